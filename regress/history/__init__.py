@@ -1,0 +1,1 @@
+"""What earlier runs measured: immutable files, and an index that can always be rebuilt from them."""

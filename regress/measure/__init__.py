@@ -1,0 +1,1 @@
+"""Running rank processes and knowing the machine they run on."""

@@ -1,0 +1,1 @@
+"""Profiler output in, one timeline out."""
