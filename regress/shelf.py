@@ -21,7 +21,9 @@ class Named(Protocol):
     """A variant: anything with a name that is unique on its shelf."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Unique on the shelf."""
+        ...
 
 
 VariantT = TypeVar("VariantT", bound=Named)

@@ -6,11 +6,11 @@ serves every collective (`{workload}_seconds` is `allreduce_seconds` in an allre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from regress.record import Case, Measurement, RankResult
+from regress.record import Case, Measurement, RankResult, TimingMode
 from regress.units import Better, Unit
 
 if TYPE_CHECKING:
@@ -53,3 +53,12 @@ class Metric:
     def name_for(self, workload: str) -> str:
         """The metric's name in cases of that workload."""
         return self.name.format(workload=workload)
+
+
+def slowest_rank(results: Sequence[RankResult], mode: TimingMode) -> tuple[float, ...]:
+    """Seconds of each iteration in that timing mode on its slowest rank; empty when any rank has none.
+
+    Ranks that measured different numbers of iterations cannot be matched one to one: only the common head counts.
+    """
+    series = [result.seconds.get(mode.value, ()) for result in results]
+    return tuple(max(values) for values in zip(*series, strict=False)) if series else ()
