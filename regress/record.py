@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -395,18 +395,33 @@ def to_json(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
+class _Head(msgspec.Struct):
+    """The one field that is looked at before a stored run is read as a whole."""
+
+    schema: Scalar = None
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""How a stored run of an older schema becomes one of the next, by the older version; applied in order on reading."""
+
+
 def run_from_json(text: bytes | str, where: str) -> Run:
-    """A run from its JSON form; `where` (the file) is named in errors.
+    """A run from its JSON form, of this or an older schema; `where` (the file) is named in errors.
 
     Raises RecordError for text that is not JSON, not a run, of a newer schema, or breaks a rule of this module.
     """
     try:
-        version = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
+        version = msgspec.json.decode(text, type=_Head).schema
         if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
             raise RecordError(f"schema {version!r}", where=where, accepted=f"schema 1 to {SCHEMA_VERSION}",
                               next_step="a newer comm-regress wrote it: upgrade to read it"
                               if isinstance(version, int) else "this is not a comm-regress run")
-        return msgspec.json.decode(text, type=Run)
+        if version == SCHEMA_VERSION:
+            return msgspec.json.decode(text, type=Run)
+        content = msgspec.json.decode(text, type=dict[str, Any])
+        for older in range(version, SCHEMA_VERSION):
+            content = MIGRATIONS[older](content) | {"schema": older + 1}
+        return msgspec.convert(content, type=Run)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(str(error), where=where, accepted="a run as `regress history export` writes it") from error
 
