@@ -1,0 +1,116 @@
+"""Which ranks this machine gets: how many, on what device, through which backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from regress.errors import EnvironmentUnfitError, UsageError
+from regress.measure.devices import Devices, open_devices
+
+DEVICES = ("auto", "cuda", "cpu")
+CPU_RANKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """The ranks of every launch. device: "cuda" or "cpu". shared_gpu: two ranks on the one GPU there is."""
+
+    world_size: int
+    device: str
+    backend: str
+    shared_gpu: bool
+    threads_per_rank: int
+
+
+def plan_ranks(device: str = "auto", world_size: int | None = None, *, devices: Devices | None = None,
+               environment: Mapping[str, str] | None = None) -> RankPlan:
+    """One rank per visible GPU; two ranks sharing it where there is one; else two ranks on the CPU.
+
+    world_size: as wished, None for the default. devices: opened through NVML when None. environment: os.environ.
+    Raises UsageError for an unknown device or a world size below 1, EnvironmentUnfitError where the machine has not
+    what was asked for or torch is missing.
+    """
+    if device not in DEVICES:
+        raise UsageError(f"device {device!r}", where="--comm-regress-device", accepted=", ".join(DEVICES))
+    if world_size is not None and world_size < 1:
+        raise UsageError(f"{world_size} ranks", accepted="at least 1")
+    require_torch()
+    gpus = 0 if device == "cpu" else visible_gpus(devices, os.environ if environment is None else environment)
+    if device == "cuda" and gpus == 0:
+        raise EnvironmentUnfitError("no usable NVIDIA GPU", where="--comm-regress-device cuda",
+                                    accepted="a GPU that the driver lists and CUDA_VISIBLE_DEVICES does not hide",
+                                    next_step="run `nvidia-smi`, or measure on the CPU: --comm-regress-device cpu")
+    return _cpu_plan(world_size) if gpus == 0 else _gpu_plan(gpus, world_size)
+
+
+def _gpu_plan(gpus: int, world_size: int | None) -> RankPlan:
+    limit = 2 if gpus == 1 else gpus
+    ranks = limit if world_size is None else world_size
+    if ranks > limit:
+        raise EnvironmentUnfitError(
+            f"{ranks} ranks on {gpus} visible GPU{'s' if gpus > 1 else ''}",
+            accepted=f"at most {limit}: " + ("two ranks may share the only GPU" if gpus == 1 else "one rank for each GPU"),
+            next_step="lower the world size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)")
+    return RankPlan(ranks, "cuda", "nccl", gpus == 1 and ranks > 1, max(1, allowed_cores() // ranks))
+
+
+def _cpu_plan(world_size: int | None) -> RankPlan:
+    cores = allowed_cores()
+    ranks = CPU_RANKS if world_size is None else world_size
+    limit = max(CPU_RANKS, cores)
+    if ranks > limit:
+        raise EnvironmentUnfitError(f"{ranks} ranks on {cores} CPU cores", accepted=f"at most {limit}",
+                                    next_step="lower the world size: ranks that share a core measure the scheduler")
+    return RankPlan(ranks, "cpu", "gloo", False, max(1, cores // ranks))
+
+
+def allowed_cores() -> int:
+    """Cores that this process may run on: what a container or taskset leaves of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def visible_gpus(devices: Devices | None, environment: Mapping[str, str]) -> int:
+    """GPUs that CUDA would see: NVML's, less those that CUDA_VISIBLE_DEVICES hides. Loads no CUDA."""
+    opened = devices if devices is not None else open_devices()
+    return 0 if opened is None else len(visible_indices(opened, environment))
+
+
+def visible_indices(devices: Devices, environment: Mapping[str, str]) -> tuple[int, ...]:
+    """NVML indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible, in its order.
+
+    As CUDA reads it (CUDA C++ Programming Guide, "CUDA environment variables"): indices or the beginnings of UUIDs,
+    and everything from the first entry that names no device on is invisible. NVML orders by PCI bus, which is CUDA's
+    order for GPUs of one model.
+    """
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    everything = tuple(range(devices.count))
+    if text is None:
+        return everything
+    visible: list[int] = []
+    for entry in (part.strip() for part in text.split(",")):
+        if entry.isdecimal():
+            matches = [index for index in everything if index == int(entry)]
+        else:
+            matches = [index for index in everything if entry and (devices.uuid(index) or "").startswith(entry)]
+        if len(matches) != 1 or matches[0] in visible:
+            break
+        visible.append(matches[0])
+    return tuple(visible)
+
+
+def require_torch() -> None:
+    """EnvironmentUnfitError where the ranks could not import torch.distributed; loads nothing of torch."""
+    accepted, next_step = "PyTorch 2.3 or newer with distributed", "install it: pip install torch"
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        raise EnvironmentUnfitError("PyTorch is not installed", accepted=accepted, next_step=next_step)
+    for folder in spec.submodule_search_locations:
+        if os.path.isfile(os.path.join(folder, "distributed", "distributed_c10d.py")):
+            return
+    raise EnvironmentUnfitError("this PyTorch has no torch.distributed", accepted=accepted,
+                                next_step="install an official build: pip install --force-reinstall torch")
