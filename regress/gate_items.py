@@ -1,0 +1,246 @@
+"""The pytest half of the gate that is loaded only when the gate runs: items, progress lines, the summary."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, RegressError
+from regress.record import TimingMode, Verdict
+from regress.result import CaseRow
+from regress.session import Gate, GateOutcome, GateRequest, PlannedCase, open_gate as open_session_gate
+from regress.terminal import (
+    VERDICT_WORDS,
+    explanation_lines,
+    failure_text,
+    summary_line,
+    table_lines,
+)
+
+COLLECTOR = "comm-regress"
+
+_MARKUP: Mapping[Verdict | None, dict[str, bool]] = {
+    Verdict.REGRESSION: {"red": True, "bold": True},
+    Verdict.INVALID: {"red": True},
+    Verdict.INCONCLUSIVE: {"yellow": True},
+    Verdict.NO_BASELINE: {"yellow": True},
+    Verdict.IMPROVEMENT: {"green": True},
+    Verdict.PASS: {},
+    None: {},
+}
+_LETTERS = {Verdict.NO_BASELINE: "n", Verdict.IMPROVEMENT: "i", Verdict.PASS: "."}
+
+
+class CaseFailed(Exception):
+    """A case that regressed or cannot be trusted; its text is the whole report."""
+
+
+class GateCollector(pytest.Collector):
+    """The one parent of all cases; `comm-regress::<case>` are their node ids."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Never called: the plugin hands the items over itself."""
+        return iter(())
+
+
+class CaseItem(pytest.Item):
+    """One case. It has been measured by the time it runs; running it reports what was found."""
+
+    def __init__(self, *, planned: PlannedCase, run: GateRun, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.planned = planned
+        self.gate_run = run
+        case = planned.case
+        for marker in ("comm_regress", "step" if case.timing is TimingMode.STEP else "collective", case.device):
+            self.add_marker(marker)
+
+    def _row(self) -> CaseRow | None:
+        outcome = self.gate_run.outcome
+        return None if outcome is None else next(
+            (row for row in outcome.result.cases if row.case == self.planned.case.id), None)
+
+    def setup(self) -> None:
+        """A case that cannot run here is skipped on a desk and an error in CI; an invalid one is an error."""
+        if self.planned.unfit is not None:
+            if os.environ.get("CI"):
+                raise CaseFailed(f"{self.planned.case.id}: {self.planned.unfit}; CI is set, so this is no skip")
+            pytest.skip(self.planned.unfit)
+        row = self._row()
+        if row is None:
+            raise CaseFailed(f"{self.planned.case.id}: not measured")
+        self.user_properties.append(("verdict", row.verdict.value))
+        for metric in row.metrics:
+            for name, value in (("now", metric.now), ("baseline", metric.baseline), ("change", metric.change)):
+                if value is not None:
+                    self.user_properties.append((f"{metric.metric}.{name}", value))
+        if row.verdict is Verdict.INVALID:
+            raise CaseFailed(self.gate_run.failure_text(row))
+
+    def runtest(self) -> None:
+        """Fails when the case regressed; is skipped, with the reason, when it stayed undecided."""
+        row = self._row()
+        if row is not None and row.verdict is Verdict.REGRESSION and self.gate_run.fails(row):
+            raise CaseFailed(self.gate_run.failure_text(row))
+        if row is not None and row.verdict is Verdict.INCONCLUSIVE:
+            reasons = [metric.reason for metric in row.metrics if metric.verdict is Verdict.INCONCLUSIVE]
+            pytest.skip(f"inconclusive: {reasons[0]}" if reasons else "inconclusive")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The report's own words; a traceback only for faults of the gate itself."""
+        if isinstance(excinfo.value, CaseFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the item comes from and its title."""
+        return self.path, None, self.planned.case.id
+
+
+class TerminalObserver:
+    """Shows progress: a line at the start of each case; rewritten in place on a terminal, plain lines elsewhere."""
+
+    def __init__(self, reporter: pytest.TerminalReporter, quiet: bool) -> None:
+        self._reporter = reporter
+        self._quiet = quiet
+        self._rewrites = reporter.isatty and not os.environ.get("CI")
+        self._last_progress = 0.0
+
+    def message(self, text: str) -> None:
+        """Something the user should read once: waiting for a lock, a launch that failed."""
+        self._reporter.write_line(text)
+
+    def case_started(self, text: str) -> None:
+        """A case begins: position, and time left."""
+        if self._quiet:
+            return
+        if self._rewrites:
+            self._reporter.rewrite(text, erase=True)
+        else:
+            self._reporter.write_line(text)
+
+    def progress(self, text: str) -> None:
+        """How far inside a case; on a terminal only, and at most a few times a second."""
+        now = time.monotonic()
+        if self._rewrites and not self._quiet and now - self._last_progress > 0.3:
+            self._last_progress = now
+            self._reporter.rewrite(text, erase=True)
+
+
+@dataclass(slots=True)
+class GateRun:
+    """One gate inside one pytest session."""
+
+    gate: Gate
+    outcome: GateOutcome | None = None
+    stopped: RegressError | None = None
+    reported_status: list[int] = field(default_factory=list)
+
+    def collect(self, session: pytest.Session) -> list[pytest.Item]:
+        """One item a case; arguments that are node ids of cases select them."""
+        parent = GateCollector.from_parent(session, name=COLLECTOR, nodeid=COLLECTOR)
+        items = [CaseItem.from_parent(parent, name=planned.case.id, planned=planned, run=self)
+                 for planned in self.gate.plan]
+        wanted = [arg for arg in session.config.args if arg.startswith(f"{COLLECTOR}::")]
+        known = {item.nodeid: item for item in items}
+        unknown = [arg for arg in wanted if arg not in known]
+        if unknown:
+            raise pytest.UsageError(f"no case {unknown[0]!r} here; cases on this machine: {', '.join(known)}")
+        return [known[arg] for arg in dict.fromkeys(wanted)] if wanted else list(items)
+
+    def measure(self, session: pytest.Session) -> None:
+        """Measures the selected cases that can run; a fault of the whole gate ends the session with its status."""
+        reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+        quiet = session.config.option.verbose < 0
+        chosen = [item.planned for item in session.items if isinstance(item, CaseItem) and item.planned.unfit is None]
+        if not chosen:
+            return
+        try:
+            self.outcome = self.gate.run([planned.case for planned in chosen], TerminalObserver(reporter, quiet))
+        except RegressError as error:
+            self.stopped = error
+            pytest.exit(f"comm-regress: {error.text}", returncode=error.exit_status)
+        except KeyboardInterrupt:
+            self.outcome = self.gate.interrupted
+            raise
+
+    def fails(self, row: CaseRow) -> bool:
+        """Whether a regressed case fails the build: not when its policy only warns or informs."""
+        return any(metric.severity == "fail" for metric in row.metrics if metric.verdict is Verdict.REGRESSION)
+
+    def failure_text(self, row: CaseRow) -> str:
+        """The full report of one failing case."""
+        changes = self.outcome.environment_changes if self.outcome is not None else ()
+        return failure_text(row, changes)
+
+    def status_words(self, report: pytest.CollectReport | pytest.TestReport,
+                     ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+        """The short and the long word of a passed case; pytest's own for everything else."""
+        if self.outcome is None or not isinstance(report, pytest.TestReport) or report.when != "call":
+            return None
+        verdict = dict(report.user_properties).get("verdict")
+        if not report.passed or verdict is None:
+            return None
+        kind = Verdict(verdict)
+        return "passed", _LETTERS.get(kind, "."), (VERDICT_WORDS[kind], dict(_MARKUP[kind]) or {"green": True})
+
+    def set_exit_status(self, session: pytest.Session) -> None:
+        """The gate's own status where pytest's would say too much (1 for an invalid case) or too little."""
+        status = int(session.exitstatus)
+        if self.outcome is None or status not in (0, 1):
+            return
+        session.exitstatus = self.outcome.exit_status
+        if self.outcome.exit_status == 0 and status == 1:
+            session.exitstatus = EXIT_UNTRUSTED
+
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        """Table, explanations, summary line, paths."""
+        if self.outcome is None:
+            return
+        result = self.outcome.result
+        reporter.section("comm-regress")
+        for text, verdict in table_lines(result):
+            reporter.write_line(text, **_MARKUP[verdict])
+        for text in explanation_lines(result):
+            reporter.write_line(text)
+        for warning in result.warnings:
+            reporter.write_line(f"warning: {warning}", yellow=True)
+        for text in self.outcome.environment_changes:
+            reporter.write_line(f"different since the baseline: {text}")
+        for kind, path in result.artifacts.items():
+            reporter.write_line(f"{kind}: {path}")
+        reporter.write_line(f"comm-regress: {summary_line(result)} (status {self.outcome.exit_status})",
+                            **_MARKUP[result.verdict])
+
+
+def _path(root: Path, text: str | None) -> Path | None:
+    return None if text is None else (root / text if not Path(text).is_absolute() else Path(text))
+
+
+def open_gate(config: pytest.Config, options: Mapping[str, Any]) -> GateRun:
+    """The gate as the options ask for it; a RegressError becomes one clean line and exit status 4."""
+    here = config.invocation_params.dir
+    thresholds = _path(here, options["config"])
+    if thresholds is None and (config.rootpath / "thresholds.yaml").is_file():
+        thresholds = config.rootpath / "thresholds.yaml"
+    history = options["history"]
+    if history is None:
+        history = str(config.rootpath / ".comm-regress")
+    elif "://" not in history:
+        history = str(here / history)
+    request = GateRequest(
+        root=config.rootpath, config=thresholds, history=history, device=options["device"],
+        launches=options["launches"], budget=options["budget"], trace=options["trace"], base=options["base"],
+        accept=options["accept"], json=_path(here, options["json"]), html=_path(here, options["html"]),
+        measure=not config.option.collectonly)
+    try:
+        return GateRun(open_session_gate(request))
+    except RegressError as error:
+        if error.exit_status == EXIT_USAGE:
+            raise pytest.UsageError(f"comm-regress: {error.text}") from None
+        pytest.exit(f"comm-regress: {error.text}", returncode=error.exit_status)

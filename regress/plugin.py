@@ -1,0 +1,124 @@
+"""The pytest plugin: `pytest --comm-regress` runs the gate alone, one item a case.
+
+Idle it costs an import of this file and of pytest, which is there already: everything else is imported when the
+gate is really asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from regress.gate_items import GateRun
+
+_RUN = pytest.StashKey["GateRun"]()
+
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("config", {"metavar": "PATH", "help": "thresholds file (default: thresholds.yaml of the rootdir, "
+                                            "else the packaged one)"}),
+    ("history", {"metavar": "URL", "help": "history folder (default: .comm-regress) or postgresql://..."}),
+    ("device", {"choices": ("auto", "cuda", "cpu"), "default": "auto",
+                "help": "NCCL on GPUs (cuda), gloo on the CPU (cpu), or whichever is there (default: auto)"}),
+    ("launches", {"metavar": "N", "type": int, "help": "fresh launches per case (default: the device's profile, 3)"}),
+    ("budget", {"metavar": "SECONDS", "type": float, "help": "wall-clock bound for the whole gate (default: 900)"}),
+    ("trace", {"choices": ("auto", "nsys", "kineto", "none"), "default": "auto",
+               "help": "tracer that explains the run (default: auto: nsys where found, else torch.profiler)"}),
+    ("base", {"metavar": "REF", "help": "confirm a suspicion by measuring REF and HEAD interleaved, e.g. origin/main"}),
+    ("accept", {"metavar": "REASON", "help": "make this run the new anchor that later runs are compared with"}),
+    ("json", {"metavar": "PATH", "help": "write the result as JSON"}),
+    ("html", {"metavar": "PATH", "help": "write the history report as one HTML page"}),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers the gate's options under one prefix."""
+    group = parser.getgroup("comm-regress", "comm-regress (performance gate for GPU communication)")
+    group.addoption("--comm-regress", action="store_true", help="run the communication gate instead of the tests")
+    for name, settings in _OPTIONS:
+        group.addoption(f"--comm-regress-{name}", **settings)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers that select cases with -m."""
+    for marker in ("comm_regress: a case of the communication gate", "collective: a collective micro-benchmark",
+                   "step: a training step", "cuda: runs on GPUs", "cpu: runs on the CPU"):
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Refuses what cannot mean anything before anything is measured."""
+    if not config.getoption("--comm-regress"):
+        given = [f"--comm-regress-{name}" for name, settings in _OPTIONS
+                 if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
+        if given:
+            raise pytest.UsageError(f"{given[0]} without --comm-regress: nothing would be measured; add --comm-regress")
+        return
+    workers = config.getoption("numprocesses", None)
+    if workers or config.getoption("tx", None):
+        raise pytest.UsageError(
+            f"--comm-regress with -n {workers}: cases would compete for the GPUs and time each other; "
+            "run it without xdist's -n")
+    if config.getoption("--help") or config.getoption("--version"):
+        return
+    from regress.gate_items import open_gate
+
+    config.stash[_RUN] = open_gate(config, {name: config.getoption(f"--comm-regress-{name}") for name, _ in _OPTIONS})
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Devices, link, backend, versions and the age of the baseline."""
+    run = config.stash.get(_RUN, None)
+    return [] if run is None else [f"comm-regress: {line}" for line in run.gate.header()]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Collects the cases and nothing else: no test file is imported."""
+    run = session.config.stash.get(_RUN, None)
+    if run is None:
+        return None
+    session.items = run.collect(session)
+    hook = session.config.hook
+    hook.pytest_collection_modifyitems(session=session, config=session.config, items=session.items)
+    hook.pytest_collection_finish(session=session)
+    session.testscollected = len(session.items)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Measures all selected cases, then lets pytest report them one by one."""
+    run = session.config.stash.get(_RUN, None)
+    if run is not None and not session.config.option.collectonly and session.items:
+        run.measure(session)
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport,
+                             config: pytest.Config) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """The word and letter of a case: what passed because there was nothing to compare with says so."""
+    run = config.stash.get(_RUN, None)
+    return None if run is None else run.status_words(report)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """Sets status 10 before the summary is written, so that the summary and the process agree."""
+    run = session.config.stash.get(_RUN, None)
+    if run is not None:
+        run.set_exit_status(session)
+    yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table, worst first, one summary line, and where everything was written."""
+    run = config.stash.get(_RUN, None)
+    if run is not None:
+        run.summarise(terminalreporter)

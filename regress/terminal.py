@@ -1,0 +1,113 @@
+"""The gate's result as text: the final table, one failing case, one summary line. Pure: results in, lines out."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from regress.record import Verdict
+from regress.result import SEVERITY_ORDER, CaseRow, GateResult, MetricRow
+from regress.units import Unit, format_change, format_value
+
+VERDICT_WORDS = {
+    Verdict.PASS: "PASS",
+    Verdict.REGRESSION: "REGRESSION",
+    Verdict.IMPROVEMENT: "IMPROVED",
+    Verdict.INCONCLUSIVE: "INCONCLUSIVE",
+    Verdict.NO_BASELINE: "NO BASELINE",
+    Verdict.INVALID: "INVALID",
+}
+_COUNTED = {
+    Verdict.PASS: ("unchanged", "unchanged"),
+    Verdict.REGRESSION: ("regression", "regressions"),
+    Verdict.IMPROVEMENT: ("improvement", "improvements"),
+    Verdict.INCONCLUSIVE: ("inconclusive", "inconclusive"),
+    Verdict.NO_BASELINE: ("without baseline", "without baseline"),
+    Verdict.INVALID: ("invalid", "invalid"),
+}
+_HEADINGS = ("case", "metric", "now", "baseline", "change", "verdict")
+
+
+def change_text(row: MetricRow) -> str:
+    """The change with its interval: `+12.3 % [+9.1, +15.6]`; a dash where there is nothing to compare with."""
+    text = format_change(row.change)
+    if row.change is None or row.interval is None:
+        return text
+    low, high = row.interval
+    if row.change >= 2:
+        return f"{text} [×{low + 1:.2f}, ×{high + 1:.2f}]"
+    return f"{text} [{low * 100:+.1f}, {high * 100:+.1f}]"
+
+
+def _cells(case: CaseRow) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for index, row in enumerate(case.metrics):
+        unit = Unit(row.unit)
+        lines.append((case.case if index == 0 else "", row.metric, format_value(row.now, unit),
+                      format_value(row.baseline, unit), change_text(row), VERDICT_WORDS[row.verdict]))
+    return lines or [(case.case, "", "", "", "", VERDICT_WORDS[case.verdict])]
+
+
+def table_lines(result: GateResult) -> list[tuple[str, Verdict | None]]:
+    """The final table, worst case first: each line with the verdict that colours it, None for headings.
+
+    A reason follows under every metric that is not simply a pass; cases that all lack a baseline say so once.
+    """
+    blocks = [(case, _cells(case)) for case in result.cases]
+    rows = [_HEADINGS, *(cells for _, lines in blocks for cells in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+
+    def line(cells: tuple[str, ...]) -> str:
+        return "  ".join(
+            cell.rjust(width) if heading in ("now", "baseline") else cell.ljust(width)
+            for cell, width, heading in zip(cells, widths, _HEADINGS, strict=True)).rstrip()
+
+    text: list[tuple[str, Verdict | None]] = [(line(_HEADINGS), None)]
+    for case, lines in blocks:
+        for index, cells in enumerate(lines):
+            row = case.metrics[index] if case.metrics else None
+            text.append((line(cells), row.verdict if row else case.verdict))
+            if row is not None and row.verdict not in (Verdict.PASS, Verdict.NO_BASELINE):
+                text.append((f"    {row.reason}", None))
+        if case.verdict is not Verdict.PASS:
+            text.extend((f"    {warning}", None) for warning in case.warnings)
+    return text
+
+
+def summary_line(result: GateResult) -> str:
+    """`3 regressions, 1 improvement, 56 unchanged`: cases by verdict, worst first."""
+    counts = Counter(case.verdict for case in result.cases)
+    parts = [f"{counts[v]} {_COUNTED[v][counts[v] != 1]}" for v in SEVERITY_ORDER if counts[v]]
+    return ", ".join(parts) if parts else "no case was measured"
+
+
+def explanation_lines(result: GateResult) -> list[str]:
+    """What the trace says: each explanation once, with its evidence and the change to try."""
+    lines: list[str] = []
+    seen: set[str] = set()
+    for case in result.cases:
+        for finding in case.findings:
+            if finding["cause"] not in seen:
+                seen.add(finding["cause"])
+                lines += [f"{finding['severity']}: {finding['rule']}: {finding['cause']}", f"    try: {finding['try']}"]
+    return lines
+
+
+def failure_text(case: CaseRow, environment_changes: tuple[str, ...]) -> str:
+    """One failing case in full: what, by how much, against what, how sure, what differs, how to run it again."""
+    lines = [f"{case.case}: {VERDICT_WORDS[case.verdict]}"]
+    for row in case.metrics:
+        if row.verdict is Verdict.PASS:
+            continue
+        unit = Unit(row.unit)
+        lines.append(f"  {row.metric} ({row.statistic}): {format_value(row.now, unit)} now, "
+                     f"{format_value(row.baseline, unit)} in the baseline, {change_text(row)}: "
+                     f"{VERDICT_WORDS[row.verdict]} by {row.detector}, {row.launches} launches")
+        lines.append(f"    {row.reason}")
+        lines += [f"    note: {warning}" for warning in row.warnings]
+    lines += [f"  {warning}" for warning in case.warnings]
+    for finding in case.findings:
+        lines += [f"  why: {finding['cause']}", f"    try: {finding['try']}"]
+    if environment_changes:
+        lines.append(f"  different since the baseline: {'; '.join(environment_changes)}")
+    lines.append(f"  again: {case.rerun}")
+    return "\n".join(lines)
