@@ -1,0 +1,286 @@
+"""The index over runs: one schema and one set of statements for SQLite and PostgreSQL.
+
+Everything in the index comes from stored runs and can be made again from them at any time. Statements are written in
+the SQL that both engines share, with `:name` parameters; `Database` hides how each engine runs them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from regress.history.runs import Entry, Problem, utc, without_samples
+from regress.record import CaseOutcome, Measurement, Run, Verdict, run_from_json, to_json
+
+SCHEMA = "3"
+"""Another value than the stored one means: drop everything and build the index again."""
+
+Bound = str | int | float | bytes | None
+Row = tuple[Any, ...]
+
+TABLES = ("meta", "run", "slim", "series", "result", "problem")
+_DDL = (
+    "CREATE TABLE IF NOT EXISTS comm_regress_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS comm_regress_run (id {key}, run_id TEXT NOT NULL, attempt BIGINT NOT NULL,
+       started_at TEXT NOT NULL, commit_sha TEXT, branch TEXT, main BIGINT NOT NULL, environment TEXT NOT NULL,
+       verdict TEXT NOT NULL, partial BIGINT NOT NULL, accepted BIGINT NOT NULL, has_samples BIGINT NOT NULL,
+       location TEXT NOT NULL UNIQUE, size_bytes BIGINT NOT NULL, modified_ns BIGINT NOT NULL,
+       UNIQUE (run_id, attempt))""",
+    "CREATE INDEX IF NOT EXISTS comm_regress_run_window ON comm_regress_run (environment, main, started_at)",
+    "CREATE INDEX IF NOT EXISTS comm_regress_run_time ON comm_regress_run (started_at)",
+    "CREATE TABLE IF NOT EXISTS comm_regress_slim (run BIGINT PRIMARY KEY, content {blob} NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS comm_regress_series (id {key}, case_id TEXT NOT NULL, metric TEXT NOT NULL,
+       unit TEXT NOT NULL, better TEXT NOT NULL, UNIQUE (case_id, metric))""",
+    """CREATE TABLE IF NOT EXISTS comm_regress_result (series BIGINT NOT NULL, run BIGINT NOT NULL,
+       value DOUBLE PRECISION NOT NULL, low DOUBLE PRECISION NOT NULL, high DOUBLE PRECISION NOT NULL,
+       p25 DOUBLE PRECISION, p50 DOUBLE PRECISION, p95 DOUBLE PRECISION, launches BIGINT NOT NULL,
+       baseline DOUBLE PRECISION, verdict TEXT, PRIMARY KEY (series, run)){clustered}""",
+    "CREATE INDEX IF NOT EXISTS comm_regress_result_run ON comm_regress_result (run, series, value)",
+    """CREATE TABLE IF NOT EXISTS comm_regress_problem (location TEXT PRIMARY KEY, reason TEXT NOT NULL,
+       size_bytes BIGINT NOT NULL, modified_ns BIGINT NOT NULL)""",
+)
+_INSERT_RUN = """INSERT INTO comm_regress_run (run_id, attempt, started_at, commit_sha, branch, main, environment,
+    verdict, partial, accepted, has_samples, location, size_bytes, modified_ns)
+    VALUES (:run_id, :attempt, :started_at, :commit_sha, :branch, :main, :environment, :verdict, :partial, :accepted,
+    :has_samples, :location, :size_bytes, :modified_ns) ON CONFLICT DO NOTHING"""
+_INSERT_SERIES = """INSERT INTO comm_regress_series (case_id, metric, unit, better)
+    VALUES (:case_id, :metric, :unit, :better) ON CONFLICT DO NOTHING"""
+# Looking the series up inside the statement leaves no id in memory that a rebuild elsewhere could make stale.
+_INSERT_RESULT = """INSERT INTO comm_regress_result
+    (series, run, value, low, high, p25, p50, p95, launches, baseline, verdict)
+    SELECT id, CAST(:run AS BIGINT), CAST(:value AS DOUBLE PRECISION), CAST(:low AS DOUBLE PRECISION),
+    CAST(:high AS DOUBLE PRECISION), CAST(:p25 AS DOUBLE PRECISION), CAST(:p50 AS DOUBLE PRECISION),
+    CAST(:p95 AS DOUBLE PRECISION), CAST(:launches AS BIGINT), CAST(:baseline AS DOUBLE PRECISION),
+    CAST(:verdict AS TEXT) FROM comm_regress_series WHERE case_id = :case_id AND metric = :metric
+    ON CONFLICT DO NOTHING"""
+
+
+class Connection(Protocol):
+    """Statements inside one transaction."""
+
+    def rows(self, statement: str, values: Mapping[str, Bound] | None = None) -> list[Row]:
+        """Run one statement and return what it yields."""
+
+    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> None:
+        """Run one statement for each set of values."""
+
+
+class Database(Protocol):
+    """One engine. `types` fills the few places where the engines' DDL differs."""
+
+    types: Mapping[str, str]
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A transaction that only reads."""
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """A transaction that writes: all of it or nothing. One at a time on SQLite."""
+
+    def close(self) -> None:
+        """Let go of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which runs are meant. since and before: ISO 8601, since included, before excluded; all where None."""
+
+    environment: str | None = None
+    main_only: bool = False
+    since: str | None = None
+    before: str | None = None
+
+    def clause(self, where: str = "window") -> tuple[str, dict[str, Bound]]:
+        """SQL conditions on the run table (alias r) and their values."""
+        parts, values = ["1 = 1"], dict[str, Bound]()
+        if self.environment is not None:
+            parts.append("r.environment = :environment")
+            values["environment"] = self.environment
+        if self.main_only:
+            parts.append("r.main = 1")
+        for name, sign, moment in (("since", ">=", self.since), ("before", "<", self.before)):
+            if moment is not None:
+                parts.append(f"r.started_at {sign} :{name}")
+                values[name] = time_key(moment, where)
+        return " AND ".join(parts), values
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as the index knows it, without its measurements."""
+
+    key: int
+    run_id: str
+    attempt: int
+    started_at: str
+    commit: str | None
+    location: str
+    accepted: bool
+    has_samples: bool
+
+
+def time_key(moment: str, where: str) -> str:
+    """UTC with microseconds: a text that sorts as time."""
+    return utc(moment, where).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def create(connection: Connection, types: Mapping[str, str]) -> bool:
+    """Make the tables; returns whether the index was of another schema and is now empty."""
+    connection.rows(_DDL[0])
+    if meta(connection, "schema") == SCHEMA:
+        return False
+    for table in reversed(TABLES):
+        connection.rows(f"DROP TABLE IF EXISTS comm_regress_{table}")
+    for statement in _DDL:
+        connection.rows(statement.format_map(types))
+    set_meta(connection, "schema", SCHEMA)
+    return True
+
+
+def meta(connection: Connection, name: str) -> str | None:
+    """A value the index keeps about itself."""
+    found = connection.rows("SELECT value FROM comm_regress_meta WHERE name = :name", {"name": name})
+    return str(found[0][0]) if found else None
+
+
+def set_meta(connection: Connection, name: str, value: str) -> None:
+    """Remember a value about the index itself."""
+    connection.rows("INSERT INTO comm_regress_meta (name, value) VALUES (:name, :value) "
+                    "ON CONFLICT (name) DO UPDATE SET value = excluded.value", {"name": name, "value": value})
+
+
+def clear(connection: Connection) -> None:
+    """Empty the index, as before the first run."""
+    for table in TABLES[1:]:
+        connection.rows(f"DELETE FROM comm_regress_{table}")
+    connection.rows("DELETE FROM comm_regress_meta WHERE name <> 'schema'")
+
+
+def known(connection: Connection) -> dict[str, Entry]:
+    """What the index has seen of each location, readable or not."""
+    found = connection.rows("SELECT location, size_bytes, modified_ns FROM comm_regress_run "
+                            "UNION ALL SELECT location, size_bytes, modified_ns FROM comm_regress_problem")
+    return {str(name): Entry(str(name), int(size), int(modified)) for name, size, modified in found}
+
+
+def forget(connection: Connection, locations: Iterable[str]) -> None:
+    """Take these locations out of the index."""
+    values: list[Mapping[str, Bound]] = [{"location": location} for location in locations]
+    if not values:
+        return
+    for table in ("slim", "result"):
+        connection.many(f"DELETE FROM comm_regress_{table} WHERE run IN "
+                        "(SELECT id FROM comm_regress_run WHERE location = :location)", values)
+    for table in ("run", "problem"):
+        connection.many(f"DELETE FROM comm_regress_{table} WHERE location = :location", values)
+
+
+def put(connection: Connection, run: Run, entry: Entry) -> Problem | None:
+    """Index a run that is stored at `entry`; a run that is already indexed stays as it is.
+
+    Returns the problem when another location holds the same run id and attempt.
+    """
+    identity: dict[str, Bound] = {"run_id": run.run_id, "attempt": run.attempt}
+    connection.rows(_INSERT_RUN, identity | _run_values(run, entry))
+    key, location = connection.rows("SELECT id, location FROM comm_regress_run "
+                                    "WHERE run_id = :run_id AND attempt = :attempt", identity)[0]
+    if location != entry.name:
+        problem = Problem(entry.name, f"holds run {run.run_id} attempt {run.attempt}, as {location} does")
+        put_problem(connection, problem, entry)
+        return problem
+    slim = zlib.compress(to_json(without_samples(run)), 1)
+    connection.rows("INSERT INTO comm_regress_slim (run, content) VALUES (:run, :content) ON CONFLICT DO NOTHING",
+                    {"run": key, "content": slim})
+    results = [values | {"run": key} for values in _results(run)]
+    connection.many(_INSERT_SERIES, [{n: values[n] for n in ("case_id", "metric", "unit", "better")}
+                                     for values in results])
+    connection.many(_INSERT_RESULT, [{n: v for n, v in values.items() if n not in ("unit", "better")}
+                                     for values in results])
+    return None
+
+
+def put_problem(connection: Connection, problem: Problem, entry: Entry) -> None:
+    """Remember that a location is no readable run, so that it is not read again until it changes."""
+    connection.rows("INSERT INTO comm_regress_problem (location, reason, size_bytes, modified_ns) "
+                    "VALUES (:location, :reason, :size, :modified) ON CONFLICT DO NOTHING",
+                    {"location": problem.location, "reason": problem.reason, "size": entry.size_bytes,
+                     "modified": entry.modified_ns})
+
+
+def problems(connection: Connection) -> list[Problem]:
+    """The locations that are no readable runs."""
+    found = connection.rows("SELECT location, reason FROM comm_regress_problem ORDER BY location")
+    return [Problem(str(location), str(reason)) for location, reason in found]
+
+
+def run_rows(connection: Connection, window: Window) -> list[RunRow]:
+    """The runs of a window by time, newest first."""
+    condition, values = window.clause()
+    found = connection.rows(
+        "SELECT r.id, r.run_id, r.attempt, r.started_at, r.commit_sha, r.location, r.accepted, r.has_samples "
+        f"FROM comm_regress_run r WHERE {condition} ORDER BY r.started_at DESC, r.run_id DESC, r.attempt DESC", values)
+    return [RunRow(row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), bool(row[7])) for row in found]
+
+
+def slim_run(connection: Connection, row: RunRow) -> Run:
+    """The run without raw samples, from the index alone."""
+    found = connection.rows("SELECT content FROM comm_regress_slim WHERE run = :run", {"run": row.key})
+    return run_from_json(zlib.decompress(bytes(found[0][0])), row.location)
+
+
+def _run_values(run: Run, entry: Entry) -> dict[str, Bound]:
+    has_samples = any(m.samples for launch in run.launches for o in launch.outcomes for m in o.measurements)
+    return {"started_at": time_key(run.started_at, entry.name), "commit_sha": run.commit.sha,
+            "branch": run.commit.branch, "main": int(run.commit.main),
+            "environment": run.environment.fingerprint, "verdict": run.verdict.value, "partial": int(run.partial),
+            "accepted": int(run.accepted is not None), "has_samples": int(has_samples), "location": entry.name,
+            "size_bytes": entry.size_bytes, "modified_ns": entry.modified_ns}
+
+
+_WORST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.NO_BASELINE,
+                Verdict.PASS)
+
+
+def _results(run: Run) -> Iterator[dict[str, Bound]]:
+    """One row for each metric of each case, folded over launches by the median, in an order all writers share.
+
+    Head launches count; a metric that only profiled launches give is folded over those. Base launches never count.
+    The shared order keeps concurrent writers on a server from waiting for each other in a circle.
+    """
+    gathered: dict[tuple[str, str], dict[str, list[Measurement]]] = {}
+    for launch in run.launches:
+        for outcome in launch.outcomes if launch.role in ("head", "traced") else ():
+            _gather(gathered, launch.role, outcome)
+    opinions: dict[tuple[str, str], tuple[int, float | None]] = {}
+    for finding in run.findings:
+        place = (finding.case, finding.metric)
+        rank, baseline = opinions.get(place, (len(_WORST_FIRST) - 1, None))
+        opinions[place] = (min(rank, _WORST_FIRST.index(finding.verdict)),
+                           finding.baseline if baseline is None else baseline)
+    for place in sorted(gathered):
+        by_role = gathered[place]
+        measured = by_role.get("head") or by_role["traced"]
+        values = [m.value for m in measured]
+        opinion = opinions.get(place)
+        yield {"case_id": place[0], "metric": place[1], "unit": measured[0].unit.value,
+               "better": measured[0].better.value, "value": _median(values), "low": min(values), "high": max(values),
+               "launches": len(values), "baseline": opinion[1] if opinion else None,
+               "verdict": _WORST_FIRST[opinion[0]].value if opinion else None,
+               **{name: _median([s for m in measured if (s := m.statistic(name)) is not None])
+                  for name in ("p25", "p50", "p95")}}
+
+
+def _gather(gathered: dict[tuple[str, str], dict[str, list[Measurement]]], role: str, outcome: CaseOutcome) -> None:
+    case = outcome.case.id
+    for measurement in outcome.measurements:
+        gathered.setdefault((case, measurement.metric), {}).setdefault(role, []).append(measurement)
+
+
+def _median(values: list[float]) -> float | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

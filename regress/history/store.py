@@ -1,0 +1,259 @@
+"""The one door of this room: `open_history` and what can be asked of a `History`, wherever it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from regress.errors import HistoryError
+from regress.history import index
+from regress.history.ancestry import ancestry, by_ancestry
+from regress.history.index import Database, RunRow, Window
+from regress.history.runs import AcceptedMark, Problem, checked, with_marks
+from regress.record import Acceptance, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_FOLDER = ".comm-regress"
+SERVER_SCHEMES = ("postgresql://", "postgres://")
+
+
+class Backend(Protocol):
+    """Where runs are kept: a folder with its index, or a server that holds both."""
+
+    @property
+    def database(self) -> Database:
+        """The index."""
+
+    @property
+    def location(self) -> str:
+        """Where it is, without secrets."""
+
+    def add(self, run: Run) -> str:
+        """Store and index a run; returns where."""
+
+    def load(self, location: str) -> Run:
+        """The stored run as it is kept there."""
+
+    def sync(self, rebuild: bool = False) -> None:
+        """Bring the index up to date with what is stored."""
+
+    def mark(self, mark: AcceptedMark) -> None:
+        """Store an acceptance."""
+
+    def marks(self) -> tuple[list[AcceptedMark], list[Problem]]:
+        """All acceptances in order of time, and what is none."""
+
+    def drop_samples(self, location: str) -> int:
+        """Replace a stored run by the same without raw samples; returns the bytes freed."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+def open_history(url: str = DEFAULT_FOLDER, *, repository: Path | None = None, compress: bool = False) -> History:
+    """The history at a folder path or a `postgresql://` URL; made when it is not there yet.
+
+    repository: where git can be asked how commits relate; None orders by time. compress: gzip new run files.
+    Raises HistoryError when the place cannot be opened, made or written.
+    """
+    if url.startswith(SERVER_SCHEMES):
+        from regress.history.server import ServerBackend
+
+        return History(ServerBackend(url), repository)
+    if "://" in url:
+        raise HistoryError(f"a history cannot live at {url!r}", accepted="a folder, or postgresql://...",
+                           next_step="for an object store, move runs with `regress history export` and `import`")
+    from regress.history.folder import FolderBackend
+
+    return History(FolderBackend(Path(url).expanduser(), compress), repository)
+
+
+class History:
+    """All runs that were ever stored in one place. Use it as a context manager, or close it."""
+
+    def __init__(self, backend: Backend, repository: Path | None = None) -> None:
+        self._backend = backend
+        self._repository = repository
+        self._order: dict[str, int] = {}
+        self._asked: frozenset[str] = frozenset()
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the index or the server."""
+        self._backend.close()
+
+    @property
+    def location(self) -> str:
+        """Where this history is, fit to be shown: a password is never part of it."""
+        return self._backend.location
+
+    def add(self, run: Run) -> str:
+        """Store a run and return where. The same run id and attempt again changes nothing.
+
+        Raises HistoryWriteError when it could not be stored, naming the place where its JSON was kept instead.
+        """
+        return self._backend.add(checked(run, f"run {run.run_id!r}"))
+
+    def runs(self, limit: int | None = None, *, environment: str | None = None, main_only: bool = False,
+             since: str | None = None, before: str | None = None, accepted_only: bool = False,
+             samples: bool = False) -> Iterator[Run]:
+        """Runs newest first, one at a time; by git ancestry where the repository is at hand, else by time.
+
+        environment: a fingerprint. since, before: ISO 8601, since included and before excluded, by start of the run.
+        samples: False answers from the index, with every statistic but no raw samples; True reads the stored runs.
+        """
+        rows = self.rows(Window(environment, main_only, since, before))
+        marks = self._marks()
+        if accepted_only:
+            rows = [row for row in rows if row.accepted or (row.run_id, row.attempt) in marks]
+        for row in rows[:limit]:
+            yield self._run(row, marks, samples)
+
+    def oldest_first(self) -> Iterator[Run]:
+        """Every run with its samples, one at a time, in the order to move them elsewhere."""
+        marks = self._marks()
+        for row in reversed(self.rows(Window())):
+            yield self._run(row, marks, samples=True)
+
+    def latest(self, samples: bool = False) -> Run | None:
+        """The newest run, or None in an empty history."""
+        return next(self.runs(1, samples=samples), None)
+
+    def get(self, run_id: str) -> Run:
+        """The run whose id is or begins with `run_id`, last attempt, with its samples.
+
+        Raises HistoryError when there is none, or when several begin so.
+        """
+        row = self._find(run_id)
+        return self._run(row, self._marks(), samples=True)
+
+    def rows(self, window: Window) -> list[RunRow]:
+        """What the index knows of the runs of a window, newest first."""
+        self._backend.sync()
+        with self._reading() as connection:
+            found = index.run_rows(connection, window)
+        return by_ancestry(found, lambda row: row.commit, self._ancestry(found))
+
+    def series(self, case: str, metric: str, *, environment: str | None = None, main_only: bool = False,
+               since: str | None = None, before: str | None = None) -> pd.DataFrame:
+        """One metric of one case over all runs of the window, oldest first; columns in `frames.SERIES_COLUMNS`."""
+        from regress.history import frames
+
+        rows = self.rows(Window(environment, main_only, since, before))
+        with self._reading() as connection:
+            return frames.series(connection, rows, case, metric)
+
+    def medians(self, last: int = 200, *, environment: str | None = None, main_only: bool = False) -> pd.DataFrame:
+        """Medians over launches of every metric of every case in the last runs, oldest first.
+
+        One line for each run (index: run id and attempt), one column for each case and metric; NaN where not measured.
+        """
+        from regress.history import frames
+
+        rows = self.rows(Window(environment, main_only))[:last]
+        with self._reading() as connection:
+            return frames.medians(connection, rows)
+
+    def accept(self, run_id: str, reason: str, who: str, when: str, cases: Sequence[str] | None = None) -> Run:
+        """Make a stored run the anchor for these cases (all where None); the run itself stays as it is.
+
+        Raises HistoryError for an unknown run, an unknown case or an empty reason.
+        """
+        run = self.get(run_id)
+        there = sorted({outcome.case.id for launch in run.launches for outcome in launch.outcomes})
+        unknown = sorted(set(cases or ()) - set(there))
+        if unknown:
+            raise HistoryError(f"run {run.run_id} has no case {', '.join(unknown)}", accepted=", ".join(there))
+        if not reason.strip():
+            raise HistoryError("an acceptance without a reason", accepted="one sentence that says why")
+        mark = Acceptance(reason, who, when, None if cases is None else tuple(sorted(set(cases))))
+        self._backend.mark(AcceptedMark(run.run_id, run.attempt, mark))
+        return with_marks(run, [mark])
+
+    def problems(self) -> list[Problem]:
+        """Stored things that cannot be read, each with the reason. They are left alone."""
+        self._backend.sync()
+        with self._reading() as connection:
+            found = index.problems(connection)
+        return found + self._backend.marks()[1]
+
+    def reindex(self) -> int:
+        """Build the index again from the stored runs; returns how many there are."""
+        self._backend.sync(rebuild=True)
+        return len(self.rows(Window()))
+
+    def prune(self, keep_samples: int) -> int:
+        """Drop the raw samples of all but the newest runs; returns the bytes freed.
+
+        Statistics stay, and so does everything of an accepted run.
+        """
+        if keep_samples < 0:
+            raise HistoryError(f"keep the samples of {keep_samples} runs", accepted="0 or more")
+        marks = self._marks()
+        old = self.rows(Window())[keep_samples:]
+        return sum(self._backend.drop_samples(row.location) for row in old
+                   if row.has_samples and not row.accepted and (row.run_id, row.attempt) not in marks)
+
+    def remember(self, run: Run) -> bool:
+        """Store a run that came from another history; False where it was there already.
+
+        An acceptance that it brings is kept in both cases.
+        """
+        self._backend.sync()
+        identity: dict[str, index.Bound] = {"run_id": run.run_id, "attempt": run.attempt}
+        with self._reading() as connection:
+            there = connection.rows("SELECT location FROM comm_regress_run WHERE run_id = :run_id "
+                                    "AND attempt = :attempt", identity)
+        if not there:
+            self.add(run)
+        elif run.accepted is not None:
+            stored = self._backend.load(str(there[0][0])).accepted
+            if run.accepted != with_marks(replace(run, accepted=stored),
+                                          self._marks().get((run.run_id, run.attempt), ())).accepted:
+                self._backend.mark(AcceptedMark(run.run_id, run.attempt, run.accepted))
+        return not there
+
+    def _find(self, prefix: str) -> RunRow:
+        found = [row for row in self.rows(Window()) if row.run_id.startswith(prefix)]
+        exact = [row for row in found if row.run_id == prefix] or found
+        ids = sorted({row.run_id for row in exact})
+        if len(ids) != 1 or not prefix:
+            seen = f"{len(ids)} runs begin with {prefix!r}: {', '.join(ids[:5])}" if ids else f"no run {prefix!r}"
+            raise HistoryError(seen, where=self.location, accepted="a run id, or the beginning of exactly one",
+                               next_step="`regress history list` shows them")
+        return max(exact, key=lambda row: row.attempt)
+
+    def _run(self, row: RunRow, marks: dict[tuple[str, int], list[Acceptance]], samples: bool) -> Run:
+        if samples:
+            run = self._backend.load(row.location)
+        else:
+            with self._reading() as connection:
+                run = index.slim_run(connection, row)
+        return with_marks(run, marks.get((row.run_id, row.attempt), ()))
+
+    def _marks(self) -> dict[tuple[str, int], list[Acceptance]]:
+        found: dict[tuple[str, int], list[Acceptance]] = {}
+        for mark in self._backend.marks()[0]:
+            found.setdefault((mark.run_id, mark.attempt), []).append(mark.acceptance)
+        return found
+
+    def _ancestry(self, rows: Sequence[RunRow]) -> dict[str, int]:
+        shas = frozenset(row.commit for row in rows if row.commit)
+        if self._repository is not None and not shas <= self._asked:
+            self._order, self._asked = ancestry(self._repository, shas | self._asked), shas | self._asked
+        return self._order
+
+    @contextmanager
+    def _reading(self) -> Iterator[index.Connection]:
+        with self._backend.database.reading() as connection:
+            yield connection
