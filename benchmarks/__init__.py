@@ -1,7 +1,16 @@
 """The shelf of workloads: what the gate runs inside rank processes.
 
 A workload is one file beside this one that declares one `Workload`. Importing the shelf does not import torch:
-a workload's `prepare` does, inside the rank process.
+a workload's `prepare` does, inside the rank process. The other files are the harness that runs there:
+
+    harness       one launch in one rank: the cases in order, each result written as soon as it is there
+    operation     what harness and workload hand each other
+    communicator  joining the process group; barriers, decisions and agreement outside the measured communicator
+    clock         warm-up, how many iterations, and the timed loops
+    verify        values that have one right answer
+    tracing       ranges, marks and the capture window for nsys and Kineto
+    outbox        results and progress, as files
+    user_step     the contract of a training step of the user's own
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from regress.record import Case
 
 if TYPE_CHECKING:
-    from .harness import Operation, RankContext
+    from .operation import Operation, RankContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,9 @@ class Workload:
     collective: True where cases have a message size and a busbw; False for a training step.
     options: frozen dataclass whose fields, made by `regress.options.option`, are the keys accepted under `options:`.
     prepare: builds the operation on this rank; imports torch; called once per case and launch.
-    message_bytes: S (nccl-tests' size) really used for a wished size and a world size, after alignment; None for a step.
-    bus_factor: busbw over algbw as a function of the world size; None for a step.
+    message_bytes: S (nccl-tests' size) really used for (wished bytes, world size, bytes of one element), after
+        alignment; None for a step.
+    bus_factor: busbw over algbw as a function of the world size (nccl-tests, doc/PERFORMANCE.md); None for a step.
     """
 
     name: str
