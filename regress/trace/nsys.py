@@ -148,7 +148,14 @@ def find_importer(nsys: Path) -> Importer:
             listed = _output(("ldd", str(path)), {"LD_LIBRARY_PATH": str(folder), "PATH": os.environ.get("PATH", "")})
             missing = re.findall(r"^\s*(\S+) => not found", listed, flags=re.MULTILINE)
             return Importer(path, tuple(dict.fromkeys(missing)))
-    return Importer(None, hidden=resolved.is_file() and resolved.read_bytes()[:2] == b"#!")
+    return Importer(None, hidden=_is_script(resolved))
+
+
+def _is_script(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
 
 
 def _importer_folders(resolved: Path) -> Iterator[Path]:

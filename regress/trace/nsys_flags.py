@@ -79,7 +79,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--gpu-metrics-frequency", "1000", Command.PROFILE, Need.GPU_METRICS,
          "1 kHz instead of 10 kHz: 22 thousand rows a second and GPU, not 220 thousand"),
     Flag("--wait", "primary", Command.PROFILE, Need.ALWAYS,
-         "the report is written when the launcher ends, which waits for its ranks; a stray grandchild must not hold it"),
+         "the report is written when the launcher ends, which waits for its ranks; no stray grandchild holds it up"),
     Flag("--session-new", "{session}", Command.PROFILE, Need.ALWAYS,
          "a name of our own, so that a session that hangs can be shut down without touching anybody else's"),
     Flag("--force-overwrite", "true", Command.PROFILE, Need.ALWAYS,
