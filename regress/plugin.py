@@ -6,40 +6,24 @@ gate is really asked for.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Generator, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
+
+from regress.gate_options import GATE_OPTIONS
 
 if TYPE_CHECKING:
     from regress.gate_items import GateRun
 
 _RUN = pytest.StashKey["GateRun"]()
 
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("config", {"metavar": "PATH", "help": "thresholds file (default: thresholds.yaml of the rootdir, "
-                                            "else the packaged one)"}),
-    ("history", {"metavar": "URL", "help": "history folder (default: .comm-regress) or postgresql://..."}),
-    ("device", {"choices": ("auto", "cuda", "cpu"), "default": "auto",
-                "help": "NCCL on GPUs (cuda), gloo on the CPU (cpu), or whichever is there (default: auto)"}),
-    ("launches", {"metavar": "N", "type": int, "help": "fresh launches per case (default: the device's profile, 3)"}),
-    ("budget", {"metavar": "SECONDS", "type": float, "help": "wall-clock bound for the whole gate (default: 900)"}),
-    ("trace", {"choices": ("auto", "nsys", "kineto", "none"), "default": "auto",
-               "help": "tracer that explains the run (default: auto: nsys where found, else torch.profiler)"}),
-    ("base", {"metavar": "REF", "help": "confirm a suspicion by measuring REF and HEAD interleaved, e.g. origin/main"}),
-    ("accept", {"metavar": "REASON", "help": "make this run the new anchor that later runs are compared with"}),
-    ("json", {"metavar": "PATH", "help": "write the result as JSON"}),
-    ("html", {"metavar": "PATH", "help": "write the history report as one HTML page"}),
-)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Registers the gate's options under one prefix."""
     group = parser.getgroup("comm-regress", "comm-regress (performance gate for GPU communication)")
     group.addoption("--comm-regress", action="store_true", help="run the communication gate instead of the tests")
-    for name, settings in _OPTIONS:
+    for name, settings in GATE_OPTIONS:
         group.addoption(f"--comm-regress-{name}", **settings)
 
 
@@ -54,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Refuses what cannot mean anything before anything is measured."""
     if not config.getoption("--comm-regress"):
-        given = [f"--comm-regress-{name}" for name, settings in _OPTIONS
+        given = [f"--comm-regress-{name}" for name, settings in GATE_OPTIONS
                  if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
         if given:
             raise pytest.UsageError(f"{given[0]} without --comm-regress: nothing would be measured; add --comm-regress")
@@ -68,7 +52,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     from regress.gate_items import open_gate
 
-    config.stash[_RUN] = open_gate(config, {name: config.getoption(f"--comm-regress-{name}") for name, _ in _OPTIONS})
+    config.stash[_RUN] = open_gate(config, {name: config.getoption(f"--comm-regress-{name}") for name, _ in GATE_OPTIONS})
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

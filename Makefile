@@ -1,0 +1,36 @@
+# Two commands for a fresh machine: `make gate` measures, `make test` checks this project itself.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+TESTS ?= tests
+JOBS ?= 2
+
+.PHONY: gate test lint types contracts check clean
+
+gate: $(VENV)/.gate
+	$(VENV)/bin/python -m pytest --comm-regress $(ARGS)
+
+test: lint types contracts check
+
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff check .
+
+types: $(VENV)/.dev
+	$(VENV)/bin/mypy
+
+contracts: $(VENV)/.dev
+	$(VENV)/bin/lint-imports
+
+check: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+
+$(VENV)/.gate: pyproject.toml .ci/venv
+	.ci/venv $(PYTHON) $(VENV) gate
+	touch $@
+
+$(VENV)/.dev: pyproject.toml .ci/venv
+	.ci/venv $(PYTHON) $(VENV) dev
+	touch $@ $(VENV)/.gate
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

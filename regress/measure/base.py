@@ -1,0 +1,80 @@
+"""The base reference checked out beside the code under test, for launches that alternate between the two."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from regress.errors import UsageError
+
+_GIT_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class BaseCheckout:
+    """A worktree of the base. root: its folder. sha: the commit. environment: overrides for its ranks."""
+
+    root: Path
+    sha: str
+    environment: Mapping[str, str]
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
+                          timeout=_GIT_SECONDS, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+
+
+def resolve_base(root: Path, ref: str) -> str:
+    """The commit to measure as base: where the main line and HEAD parted (merge base of `ref` and HEAD).
+
+    Raises UsageError without git, outside a repository, or when the reference does not exist.
+    """
+    if shutil.which("git") is None:
+        raise UsageError("git is not installed", where="--comm-regress-base", accepted="a machine with git")
+    found = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    if found.returncode != 0:
+        inside = _git(root, "rev-parse", "--is-inside-work-tree").returncode == 0
+        seen = f"no commit {ref!r}" if inside else f"{root} is not in a git repository"
+        raise UsageError(seen, where="--comm-regress-base", accepted="a branch, tag or commit of this repository",
+                         next_step="a shallow clone lacks it: fetch it first, e.g. `git fetch origin main`"
+                         if inside else "")
+    merge = _git(root, "merge-base", found.stdout.strip(), "HEAD")
+    return merge.stdout.strip() if merge.returncode == 0 else found.stdout.strip()
+
+
+def _base_environment(root: Path, checkout: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH with every entry inside the repository turned to the same place of the base's checkout."""
+    moved = []
+    for entry in environ.get("PYTHONPATH", "").split(os.pathsep):
+        if entry:
+            path = Path(entry).resolve()
+            moved.append(str(checkout / path.relative_to(root)) if path.is_relative_to(root) else entry)
+    return {"PYTHONPATH": os.pathsep.join([str(checkout), *moved])}
+
+
+@contextmanager
+def base_checkout(root: Path, sha: str) -> Iterator[BaseCheckout]:
+    """A detached worktree of `sha` that is removed again at the end; the user's own checkout is not touched.
+
+    Raises UsageError when git cannot make it.
+    """
+    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    parent = Path(tempfile.mkdtemp(prefix="comm-regress-base-"))
+    checkout = parent / "base"
+    made = _git(top, "worktree", "add", "--detach", "--quiet", str(checkout), sha)
+    try:
+        if made.returncode != 0:
+            raise UsageError(f"git could not check out {sha[:12]}: {made.stderr.strip()}", where="--comm-regress-base",
+                             accepted="a commit that `git worktree add` can check out")
+        inner = checkout / root.resolve().relative_to(top.resolve())
+        yield BaseCheckout(inner, sha, _base_environment(top.resolve(), checkout, os.environ))
+    finally:
+        _git(top, "worktree", "remove", "--force", str(checkout))
+        shutil.rmtree(parent, ignore_errors=True)
+        _git(top, "worktree", "prune")
