@@ -15,12 +15,14 @@ import queue
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from regress.measure.guard import AGENT_PID, LAUNCH_MARK
 from regress.measure.processes import end_marked
+
+UNFIT_STATUS = 78
+"""Exit status of an agent that has no torch to launch with (EX_CONFIG of sysexits.h)."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -48,11 +50,11 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-def _read_requests(pipe: Path, requests: queue.Queue[Request | None], gate_mark: str) -> None:
+def _read_requests(pipe: Path, requests: queue.Queue[Request], gate_mark: str) -> None:
     """Feeds the queue; ends the whole process tree when the launcher at the other end of the pipe is gone."""
     with pipe.open("rb") as stream:
         for line in stream:
-            requests.put(msgspec.json.decode(line, type=Request) if line.strip() else None)
+            requests.put(msgspec.json.decode(line, type=Request))
     end_marked(gate_mark, grace_seconds=1.0)
     os._exit(1)
 
@@ -101,17 +103,21 @@ def _set_environment(values: dict[str, str | None]) -> None:
 
 
 def main() -> None:
-    """Serves launches: `PIPE GATE_MARK [once]` on the command line; an empty line or `once` ends it after a launch."""
+    """Serves launches: `PIPE GATE_MARK [once]` on the command line; with `once` it ends after the first."""
     pipe, gate_mark, *once = sys.argv[1:]
-    requests: queue.Queue[Request | None] = queue.Queue()
+    requests: queue.Queue[Request] = queue.Queue()
     threading.Thread(target=_read_requests, args=(Path(pipe), requests, gate_mark), daemon=True).start()
-    import torch.distributed.launcher.api  # noqa: F401  the seconds this takes are the reason for the agent
-    while (request := requests.get()) is not None:
-        _serve(request)
+    try:
+        import torch.distributed.launcher.api  # noqa: F401  the seconds this takes are the reason for the agent
+    except ImportError as error:
+        sys.stderr.write(f"torch's launcher cannot be imported by {sys.executable}: {error}\n")
+        raise SystemExit(UNFIT_STATUS) from error
+    while True:
+        _serve(requests.get())
         if once:
             return
 
 
-def encode(message: Any) -> bytes:
+def encode(message: Request) -> bytes:
     """A request as the pipe carries it: one line."""
     return msgspec.json.encode(message) + b"\n"

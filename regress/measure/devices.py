@@ -51,16 +51,39 @@ class Devices(Protocol):
     """The GPUs of this machine, by NVML index."""
 
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """GPUs the driver lists."""
+        ...
+
     @property
-    def driver(self) -> str | None: ...
+    def driver(self) -> str | None:
+        """Driver version."""
+        ...
+
     @property
-    def cuda_version(self) -> str | None: ...
-    def name(self, index: int) -> str | None: ...
-    def uuid(self, index: int) -> str | None: ...
-    def nvlink_version(self, index: int) -> int | None: ...
-    def links_between(self, index: int, other: int) -> str | None: ...
-    def read(self, index: int) -> GpuReading: ...
+    def cuda_version(self) -> str | None:
+        """Newest CUDA this driver supports, "13.0"."""
+        ...
+
+    def name(self, index: int) -> str | None:
+        """Model, "NVIDIA H200"."""
+        ...
+
+    def uuid(self, index: int) -> str | None:
+        """Identity, "GPU-" and hexadecimal digits."""
+        ...
+
+    def nvlink_version(self, index: int) -> int | None:
+        """NVML's NVLink version number of the first link; None without NVLink."""
+        ...
+
+    def links_between(self, index: int, other: int) -> str | None:
+        """The nearest common ancestor of two GPUs on PCIe, in the words of `nvidia-smi topo -m`."""
+        ...
+
+    def read(self, index: int) -> GpuReading:
+        """Everything that changes, now."""
+        ...
 
 
 _THROTTLE = {
@@ -95,32 +118,40 @@ class NvmlDevices:
 
     @property
     def count(self) -> int:
+        """GPUs the driver lists."""
         return int(self._ask("nvmlDeviceGetCount") or 0)
 
     @property
     def driver(self) -> str | None:
+        """Driver version."""
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
     @property
     def cuda_version(self) -> str | None:
+        """Newest CUDA this driver supports."""
         number = self._ask("nvmlSystemGetCudaDriverVersion_v2")
         return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
     def name(self, index: int) -> str | None:
+        """Model."""
         return _text(self._ask("nvmlDeviceGetName", self._handle(index)))
 
     def uuid(self, index: int) -> str | None:
+        """Identity, "GPU-" and hexadecimal digits."""
         return _text(self._ask("nvmlDeviceGetUUID", self._handle(index)))
 
     def nvlink_version(self, index: int) -> int | None:
+        """NVML's version number of the first link."""
         version = self._ask("nvmlDeviceGetNvLinkVersion", self._handle(index), 0)
         return None if version is None else int(version)
 
     def links_between(self, index: int, other: int) -> str | None:
+        """Nearest common PCIe ancestor, as `nvidia-smi topo -m` names it."""
         level = self._ask("nvmlDeviceGetTopologyCommonAncestor", self._handle(index), self._handle(other))
         return None if level is None else _TOPOLOGY.get(int(level))
 
     def read(self, index: int) -> GpuReading:
+        """Everything that changes, now."""
         handle, nvml, ask = self._handle(index), self.nvml, self._ask
         memory, remapped = ask("nvmlDeviceGetMemoryInfo", handle), ask("nvmlDeviceGetRemappedRows", handle)
         use, mig = ask("nvmlDeviceGetUtilizationRates", handle), ask("nvmlDeviceGetMigMode", handle)

@@ -66,3 +66,12 @@ def send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def age_seconds(pid: int) -> float | None:
+    """How long the process has been running (proc(5): field 22 of stat, in clock ticks since boot); None if gone."""
+    try:
+        started = int((_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return None
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")

@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from regress.errors import EnvironmentUnfitError, UsageError
 from regress.measure.devices import Devices, open_devices
@@ -52,7 +53,7 @@ def _gpu_plan(gpus: int, world_size: int | None) -> RankPlan:
     if ranks > limit:
         raise EnvironmentUnfitError(
             f"{ranks} ranks on {gpus} visible GPU{'s' if gpus > 1 else ''}",
-            accepted=f"at most {limit}: " + ("two ranks may share the only GPU" if gpus == 1 else "one rank for each GPU"),
+            accepted=f"at most {limit}: {'two ranks may share the only GPU' if gpus == 1 else 'one rank for each GPU'}",
             next_step="lower the world size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)")
     return RankPlan(ranks, "cuda", "nccl", gpus == 1 and ranks > 1, max(1, allowed_cores() // ranks))
 
@@ -110,7 +111,7 @@ def require_torch() -> None:
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentUnfitError("PyTorch is not installed", accepted=accepted, next_step=next_step)
     for folder in spec.submodule_search_locations:
-        if os.path.isfile(os.path.join(folder, "distributed", "distributed_c10d.py")):
+        if Path(folder, "distributed", "distributed_c10d.py").is_file():
             return
     raise EnvironmentUnfitError("this PyTorch has no torch.distributed", accepted=accepted,
                                 next_step="install an official build: pip install --force-reinstall torch")

@@ -58,11 +58,12 @@ class ReplayLauncher:
                  for file in (sorted(path.glob("*.json*")) if path.is_dir() else [path])]
         return ReplayLauncher([launch for file in files for launch in read_recording(file).launches], repeat)
 
-    def launch(self, spec: LaunchSpec, *, index: int, role: str, deadline_seconds: float,
-               case_deadline_seconds: float | None = None,
+    def launch(self, spec: LaunchSpec, *, index: int, role: str,
+               deadline_seconds: float,  # noqa: ARG002  the protocol's, and nothing here takes time or runs a process
+               case_deadline_seconds: float | None = None,  # noqa: ARG002
                on_progress: Callable[[Progress], None] | None = None,
-               environment: Mapping[str, str | None] | None = None,
-               command_prefix: tuple[str, ...] = ()) -> LaunchResult:
+               environment: Mapping[str, str | None] | None = None,  # noqa: ARG002
+               command_prefix: tuple[str, ...] = ()) -> LaunchResult:  # noqa: ARG002
         """The next recorded launch of this role as if it had just been run for `spec` (see `Launcher`)."""
         recorded = self._next(role)
         by_case = dict(zip(recorded.cases, recorded.results, strict=True))
@@ -78,7 +79,7 @@ class ReplayLauncher:
         known = known or [launch for launch in self.launches if launch.role == "head"]
         turn = self._played.get(role, 0)
         self._played[role] = turn + 1
-        if not known or turn >= len(known) and not self.repeat:
+        if not known or (turn >= len(known) and not self.repeat):
             raise MeasurementError(f"no recorded launch is left for role {role!r} after {turn}",
                                    where="replay", accepted=f"at most {len(known)} launches")
         return known[turn % len(known)]
