@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from regress.errors import HistoryError
+from regress.errors import HistoryError, RecordError
 from regress.history import index
 from regress.history.ancestry import ancestry, by_ancestry
 from regress.history.index import Database, RunRow, Window
-from regress.history.runs import AcceptedMark, Problem, checked, with_marks
+from regress.history.runs import AcceptedMark, Entry, Problem, checked, with_marks
 from regress.record import Acceptance, Run
 
 if TYPE_CHECKING:
@@ -116,14 +116,11 @@ class History:
         marks = self._marks()
         if accepted_only:
             rows = [row for row in rows if row.accepted or (row.run_id, row.attempt) in marks]
-        for row in rows[:limit]:
-            yield self._run(row, marks, samples)
+        yield from self._readable(rows[:limit], marks, samples)
 
     def oldest_first(self) -> Iterator[Run]:
         """Every run with its samples, one at a time, in the order to move them elsewhere."""
-        marks = self._marks()
-        for row in reversed(self.rows(Window())):
-            yield self._run(row, marks, samples=True)
+        yield from self._readable(self.rows(Window())[::-1], self._marks(), samples=True)
 
     def latest(self, samples: bool = False) -> Run | None:
         """The newest run, or None in an empty history."""
@@ -233,9 +230,26 @@ class History:
                                next_step="`regress history list` shows them")
         return max(exact, key=lambda row: row.attempt)
 
+    def _readable(self, rows: Sequence[RunRow], marks: dict[tuple[str, int], list[Acceptance]],
+                  samples: bool) -> Iterator[Run]:
+        """The runs of these rows; one that was damaged since it was indexed is left out and shows under problems."""
+        for row in rows:
+            try:
+                run = self._run(row, marks, samples)
+            except RecordError:
+                continue
+            yield run
+
     def _run(self, row: RunRow, marks: dict[tuple[str, int], list[Acceptance]], samples: bool) -> Run:
         if samples:
-            run = self._backend.load(row.location)
+            try:
+                run = self._backend.load(row.location)
+            except RecordError as error:
+                with self._backend.database.writing() as connection:
+                    index.forget(connection, [row.location])
+                    # No file is -1 bytes long, so the next look at the folder reads it again.
+                    index.put_problem(connection, Problem(row.location, error.text), Entry(row.location, -1, -1))
+                raise
         else:
             with self._reading() as connection:
                 run = index.slim_run(connection, row)

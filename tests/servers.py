@@ -1,0 +1,116 @@
+"""Real servers for tests: found, started on 127.0.0.1 with folders of their own, waited for, and stopped.
+
+REGRESS_TEST_SERVERS names the folder that `.ci/install-servers` filled. Without a server a test is skipped on a desk
+and fails where CI is set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_READY_SECONDS = 30.0
+
+
+def binary(name: str) -> Path:
+    """The server's program; skips or fails the test when there is none."""
+    root = Path(os.environ.get("REGRESS_TEST_SERVERS", "/opt/regress-servers"))
+    places = [root / "usr" / "bin" / name, *sorted(root.glob(f"usr/lib/postgresql/*/bin/{name}")),
+              *sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))]
+    on_path = shutil.which(name)
+    for place in [*places, *([Path(on_path)] if on_path else [])]:
+        if place.is_file():
+            return place
+    reason = f"no {name}: run `.ci/install-servers DEST` and set REGRESS_TEST_SERVERS=DEST"
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """A folder that an unprivileged server may own, with a short path as Unix sockets need it."""
+    folder = Path(tempfile.mkdtemp(prefix="regress-srv-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path, ready_url: str, unprivileged: bool = False) -> Iterator[None]:
+    """The server while the block lasts; ready when `ready_url` (http, or tcp://host:port) answers."""
+    log = folder / "server.log"
+    user = 65534 if unprivileged and os.getuid() == 0 else None
+    with log.open("wb") as output:
+        process = subprocess.Popen(list(command), stdout=output, stderr=output, cwd=folder, user=user, group=user,
+                                   extra_groups=[] if user else None)
+    try:
+        _wait(process, ready_url, log)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], ready_url: str, log: Path) -> None:
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        if _answers(ready_url):
+            return
+        time.sleep(0.05)
+    pytest.fail(f"server not ready at {ready_url}: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        if url.startswith("tcp://"):
+            host, port = url.removeprefix("tcp://").split(":")
+            with socket.create_connection((host, int(port)), timeout=1):
+                return True
+        with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - always this test's own server
+            return int(answer.status) == 200
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """A PostgreSQL cluster of its own, run by an ordinary user; yields the URL of its first database."""
+    initdb, server = binary("initdb"), binary("postgres")
+    with server_folder() as folder:
+        if os.getuid() == 0:
+            os.chown(folder, 65534, 65534)
+        user = 65534 if os.getuid() == 0 else None
+        subprocess.run([str(initdb), "-D", str(folder / "data"), "-U", "regress", "-A", "trust", "--no-sync",
+                        "-E", "UTF8", "--locale", "C"],
+                       check=True, capture_output=True, cwd=folder, user=user, group=user,
+                       extra_groups=[] if user else None)
+        port = free_port()
+        command = [str(server), "-D", str(folder / "data"), "-c", "listen_addresses=127.0.0.1", "-p", str(port),
+                   "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+        with running(command, folder, f"tcp://127.0.0.1:{port}", unprivileged=True):
+            yield f"postgresql://regress@127.0.0.1:{port}/postgres"
