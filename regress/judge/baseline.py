@@ -1,0 +1,221 @@
+"""Which earlier runs this one is compared with, and why not the others.
+
+The window holds one run for each of the latest commits of the main branch in a matching environment. A run that is
+partial, invalid, of another branch or of this commit is not in it; a case that regressed in a run is not in it either.
+Nothing moves a baseline but time and an acceptance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from regress.judge.detectors import RunValues
+from regress.record import Case, Commit, Environment, Launch, Measurement, Run, Scalar, Verdict
+from regress.units import Better, Unit
+
+WINDOW_RUNS = 20
+"""Runs in the window: enough for the spread between runs, few enough to follow the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The runs that may be compared with, oldest first.
+
+    runs: eligible ones, one a commit, before any acceptance is taken into account. limit: how many of them a case's
+    window holds at most. recent: all earlier runs in this environment, of any branch and verdict, oldest first.
+    notes: what a reader must know about the choice, one sentence each. differs: where no environment matches, the
+    facts in which the closest one differs, as (fact, there, here).
+    """
+
+    runs: tuple[Run, ...] = ()
+    recent: tuple[Run, ...] = ()
+    limit: int = WINDOW_RUNS
+    notes: tuple[str, ...] = ()
+    differs: tuple[tuple[str, Scalar, Scalar], ...] = ()
+
+    def window(self, case_id: str, metric: str) -> tuple[RunValues, ...]:
+        """The case's runs since its last acceptance that measured the metric and did not regress in this case."""
+        runs = self.runs[self._restart(case_id):]
+        values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
+        return tuple(v for v in values if v.launches)[-self.limit:]
+
+    def anchor(self, case_id: str, metric: str) -> RunValues | None:
+        """The last accepted run of this case, or the first run where none was ever accepted."""
+        runs = self.runs[self._restart(case_id):]
+        values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
+        return next((v for v in values if v.launches), None)
+
+    def cases(self) -> dict[str, Case]:
+        """Every case that an eligible run holds, by id."""
+        return {outcome.case.id: outcome.case for run in self.runs for launch in run.launches
+                for outcome in launch.outcomes}
+
+    def inconclusive_in_a_row(self, case_id: str) -> int:
+        """How many of the latest runs here, in a row, left this case inconclusive."""
+        count = 0
+        for run in reversed(self.recent):
+            if run.verdicts.get(case_id) is not Verdict.INCONCLUSIVE:
+                break
+            count += 1
+        return count
+
+    def _restart(self, case_id: str) -> int:
+        accepted = [i for i, run in enumerate(self.runs) if _accepts(run, case_id)]
+        return accepted[-1] if accepted else 0
+
+
+def select(commit: Commit, environment: Environment, started_at: str, earlier: Sequence[Run], *,
+           limit: int = WINDOW_RUNS, stale_days: float = 30.0) -> Baseline:
+    """The baseline for a run of `commit` in `environment`; `earlier` in the order the runs were stored.
+
+    Order is the order of storing: a clock that was wrong moves no run. Outside a repository every run counts as main.
+    """
+    here = [run for run in earlier if run.environment.fingerprint == environment.fingerprint]
+    if not here:
+        return _nothing_matches(environment, earlier)
+    notes = _clock_notes(here)
+    left_out: Counter[str] = Counter()
+    candidates: list[Run] = []
+    same_commit: list[Run] = []
+    for run in here:
+        reason = _unfit(run)
+        if reason:
+            left_out[reason] += 1
+        elif commit.sha is not None and run.commit.sha == commit.sha:
+            same_commit.append(run)
+        else:
+            candidates.append(run)
+    runs = _once_per_commit(candidates)
+    if not runs and same_commit:
+        runs = same_commit
+        notes.append(f"no other commit has been measured here: compared with {len(runs)} earlier "
+                     f"run{'s' if len(runs) != 1 else ''} of this same commit")
+    elif same_commit:
+        left_out["of this same commit"] += len(same_commit)
+    if left_out:
+        listed = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+        notes.append(f"earlier runs left out of the baseline: {listed}")
+    notes += _age_notes(runs, started_at, stale_days)
+    return Baseline(tuple(runs), tuple(here), limit, tuple(notes))
+
+
+def environment_changes(now: Environment, before: Environment) -> tuple[str, ...]:
+    """Reported facts that differ, as "nccl 2.28.9 → 2.29.2": said beside the verdict, never in its way."""
+    names = sorted({*now.reported, *before.reported})
+    return tuple(f"{name} {_shown(before.reported.get(name))} → {_shown(now.reported.get(name))}" for name in names
+                 if before.reported.get(name) != now.reported.get(name))
+
+
+def as_window(run: Run, limit: int = WINDOW_RUNS) -> Baseline:
+    """A baseline of exactly one stored run, whatever its branch and verdict."""
+    return Baseline((run,), (run,), limit)
+
+
+def launches_with(launches: Sequence[Launch], case_id: str, metric: str, roles: tuple[str, ...]
+                  ) -> tuple[tuple[Launch, Measurement], ...]:
+    """Each launch of these roles that measured the metric of the case, with its measurement, in order."""
+    found = ((launch, outcome.get(metric)) for launch in launches if launch.role in roles
+             for outcome in launch.outcomes if outcome.case.id == case_id)
+    return tuple((launch, measurement) for launch, measurement in found if measurement is not None)
+
+
+def same_kind(window: Sequence[RunValues], unit: Unit, better: Better) -> tuple[RunValues, ...]:
+    """The runs that measured in this unit and direction; others are another metric under the same name."""
+    return tuple(run for run in window if all(m.unit is unit and m.better is better for m in run.launches))
+
+
+def _values(run: Run, case_id: str, metric: str) -> RunValues:
+    found = launches_with(run.launches, case_id, metric, ("head",)) \
+        or launches_with(run.launches, case_id, metric, ("traced",))
+    statistic = next((f.statistic for f in run.findings if f.case == case_id and f.metric == metric
+                      and f.detector == "shift"), None)
+    return RunValues(run.run_id, run.commit.sha, run.started_at, tuple(m for _, m in found), statistic)
+
+
+def _accepts(run: Run, case_id: str) -> bool:
+    return run.accepted is not None and (run.accepted.cases is None or case_id in run.accepted.cases)
+
+
+def _sound(run: Run, case_id: str) -> bool:
+    if _accepts(run, case_id):
+        return True
+    return run.verdicts.get(case_id, run.verdict) is not Verdict.REGRESSION
+
+
+def _unfit(run: Run) -> str:
+    """Why a run cannot be part of any baseline; empty when it can."""
+    if run.accepted is not None:
+        return ""
+    if run.partial:
+        return "partial"
+    if run.verdict is Verdict.INVALID:
+        return "invalid"
+    if run.commit.sha is not None and not run.commit.main:
+        return "of other branches"
+    return ""
+
+
+def _once_per_commit(runs: Sequence[Run]) -> list[Run]:
+    """The latest run of each commit (an accepted one before any other), in order; runs without a commit all stay."""
+    chosen: dict[str, Run] = {}
+    for run in runs:
+        key = run.commit.sha or run.run_id
+        if key in chosen and chosen[key].accepted is not None and run.accepted is None:
+            continue
+        chosen.pop(key, None)
+        chosen[key] = run
+    return list(chosen.values())
+
+
+def _nothing_matches(environment: Environment, earlier: Sequence[Run]) -> Baseline:
+    """Says which facts keep the closest earlier environment from being comparable."""
+    if not earlier:
+        return Baseline(notes=("no earlier run is stored: this one is the first",))
+    closest = min(reversed(earlier), key=lambda run: len(_differences(environment, run.environment)))
+    differs = _differences(environment, closest.environment)
+    listed = "; ".join(f"{fact} is {_shown(here)}, there {_shown(there)}" for fact, there, here in differs)
+    return Baseline(notes=(f"none of {len(earlier)} earlier runs was measured in this environment; the closest "
+                           f"(run {closest.run_id}) differs: {listed}",), differs=differs)
+
+
+def _differences(here: Environment, there: Environment) -> tuple[tuple[str, Scalar, Scalar], ...]:
+    facts = sorted({*here.must_match, *there.must_match})
+    return tuple((fact, there.must_match.get(fact), here.must_match.get(fact)) for fact in facts
+                 if here.must_match.get(fact) != there.must_match.get(fact))
+
+
+def _shown(value: Scalar) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _clock_notes(runs: Sequence[Run]) -> list[str]:
+    times = [(run.run_id, _time(run.started_at)) for run in runs]
+    skewed = [later for (_, before), (later, after) in pairwise(times)
+              if before is not None and after is not None and after < before]
+    return [f"the clock of run {skewed[0]} is behind the run stored before it; the order of storing is used"] \
+        if skewed else []
+
+
+def _age_notes(runs: Sequence[Run], started_at: str, stale_days: float) -> list[str]:
+    now, last = _time(started_at), _time(runs[-1].started_at) if runs else None
+    if now is None or last is None:
+        return []
+    days = (now - last).total_seconds() / 86400
+    if days < -1 / 24:
+        return [f"the newest baseline run says it started {-days:.1f} days in the future: a clock is wrong"]
+    if days > stale_days:
+        return [f"the newest baseline run is {days:.0f} days old (more than {stale_days:.0f}): "
+                "measure the main branch again"]
+    return []
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None

@@ -1,0 +1,92 @@
+"""What to measure next: only what is in doubt, only as long as it can still be decided within the budget.
+
+Screening is cheap: a few launches of all cases. What it leaves in doubt is measured again in batches of five, head
+and base next to each other in random order where there is a base, else head alone, and judged after each batch.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from regress.judge.statistics import LOOKS
+from regress.judge.verdict import Judgement
+from regress.record import Case
+from regress.units import format_seconds
+
+MOST_WITHOUT_BASE = 10
+"""Fresh head launches after which more of them add nothing: what is left is the spread between sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may still be spent. seconds_left: None where there is no bound.
+
+    launch_seconds: what one launch of the doubtful cases is expected to take, wall clock.
+    """
+
+    seconds_left: float | None
+    launch_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The next launches: each runs all of `cases`; `roles` in the order to launch ("head", "base").
+
+    session: the number to record on these launches. traced: some of the doubt is in a metric of traced launches, so
+    one more traced launch of head belongs to the plan. reason: for the progress line.
+    """
+
+    cases: tuple[Case, ...]
+    roles: tuple[str, ...]
+    session: int
+    traced: bool
+    reason: str
+
+
+def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, *, has_base: bool, seed: int
+                     ) -> Plan | None:
+    """The next batch, or None when nothing is in doubt, the last look is reached, or not even one pair fits.
+
+    fresh_launches: head launches made since the suspicion arose. A batch leads to the next look of
+    `statistics.LOOKS`; where the budget ends before, it is cut to what fits, and at least three pairs are needed.
+    """
+    most = LOOKS[-1] if has_base else MOST_WITHOUT_BASE
+    target = next((look for look in LOOKS if fresh_launches < look <= most), None)
+    if not judgement.suspects or target is None:
+        return None
+    count = target - fresh_launches
+    cost = budget.launch_seconds * (2 if has_base else 1)
+    if budget.seconds_left is not None:
+        count = min(count, int(budget.seconds_left / cost)) if cost > 0 else count
+    if count < 1 or fresh_launches + count < 3:
+        return None
+    cases = tuple(suspect.case for suspect in judgement.suspects)
+    roles = block_order(count, seed + fresh_launches) if has_base else ("head",) * count
+    what = f"{len(cases)} case{'s' if len(cases) != 1 else ''} in doubt"
+    how = f"{count} pairs of base and head, interleaved" if has_base else f"{count} fresh launches"
+    return Plan(cases, roles, fresh_launches // LOOKS[0] + 1, any(s.traced for s in judgement.suspects),
+                f"{what}: {how}, about {format_seconds(cost * count)}")
+
+
+def block_order(pairs: int, seed: int) -> tuple[str, ...]:
+    """Head and base once in each block of two, which first by a coin from `seed`.
+
+    A fixed order would turn a machine's slow drift into a difference between head and base.
+    """
+    coin = random.Random(seed)  # noqa: S311 - an order to be repeated, not a secret
+    return tuple(role for _ in range(pairs)
+                 for role in (("head", "base") if coin.random() < 0.5 else ("base", "head")))
+
+
+def unaffordable(judgement: Judgement, budget: Budget, *, has_base: bool) -> str | None:
+    """Why doubt remains though launches could remove it, for the warnings; None when the budget was not the reason."""
+    cost = budget.launch_seconds * (2 if has_base else 1)
+    if not judgement.suspects or budget.seconds_left is None or budget.seconds_left >= 3 * cost:
+        return None
+    names = ", ".join(suspect.case.id for suspect in judgement.suspects)
+    wishes = [suspect.needed_launches for suspect in judgement.suspects if suspect.needed_launches is not None]
+    text = f"the time budget ended before {names} could be decided"
+    if wishes:
+        text += f"; about {max(wishes)} launches a side ({format_seconds(max(wishes) * cost)}) would decide"
+    return text

@@ -1,0 +1,299 @@
+"""What a run amounts to: every detector's opinion of every series, corrected for their number, folded.
+
+Pure: launches, baseline and policies in; findings, verdicts and exit status out. Called again after each
+re-measurement with all launches so far, it gives the verdict as it then stands.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+
+import regress.judge.detectors as shelf
+from regress.errors import EXIT_OK, EXIT_REGRESSION, EXIT_UNTRUSTED
+from regress.judge.baseline import Baseline, as_window, launches_with, same_kind
+from regress.judge.detectors import ALPHA, Detector, Series, SeriesOptions
+from regress.judge.statistics import holm
+from regress.record import Case, Finding, Launch, Run, Verdict
+from regress.shelf import variants
+from regress.units import Unit, format_seconds
+
+Policy = Mapping[str, object]
+"""Options of one series by detector name. A detector that is not in it does not look at the series."""
+
+Policies = Mapping[tuple[str, str], Policy]
+"""Policy by (case id, metric): the series to judge. What is measured and not in here is recorded only."""
+
+SEVEREST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT,
+                  Verdict.NO_BASELINE, Verdict.PASS)
+
+
+class Downgrade(enum.Enum):
+    """What a fact about the machine's health does to a would-be regression."""
+
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthNote:
+    """Evidence that the machine was not fit to be judged: throttled clocks, foreign processes, a degraded link."""
+
+    level: Downgrade
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A case that must be re-measured before it may fail the build: its doubtful metrics, and launches wished for.
+
+    traced: its doubtful metrics come from traced launches.
+    """
+
+    case: Case
+    metrics: tuple[str, ...]
+    needed_launches: int | None
+    traced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """verdicts by case id; findings worst first; suspects: what a re-measurement could still decide."""
+
+    verdict: Verdict
+    exit_status: int
+    verdicts: dict[str, Verdict]
+    findings: tuple[Finding, ...]
+    suspects: tuple[Suspect, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *, planned: Sequence[Case] = (),
+          health: Sequence[HealthNote] = (), alpha: float = ALPHA, stored: bool = False) -> Judgement:
+    """The judgement of a run's launches so far.
+
+    planned: cases that every head launch had to measure; one that is missing makes its case invalid.
+    health: turns would-be regressions into inconclusive or invalid, with the evidence.
+    alpha: how often an unchanged build may be called changed.
+    stored: the launches are all there will ever be, so a regression needs no re-measurement.
+    """
+    cases = {**baseline.cases(), **_measured_cases(launches), **{case.id: case for case in planned}}
+    findings = _correctness(launches, planned)
+    warnings: list[str] = []
+    suspects: dict[str, Suspect] = {}
+    judged: list[Finding] = []
+    fresh_cases: set[str] = set()
+    for (case_id, metric), policy in policies.items():
+        if case_id not in cases:
+            continue
+        series, notes = series_of(launches, baseline, cases[case_id], metric)
+        warnings += notes
+        if series is None:
+            warnings += _not_applicable(case_id, metric, policy)
+            continue
+        if series.confirmed and series.base:
+            fresh_cases.add(case_id)
+        judged += [_marked(f, series, policy) for f in _opinions(series, policy)]
+    judged = _corrected(judged, fresh_cases, alpha)
+    seconds = _seconds_per_launch(launches)
+    settled: list[Finding] = []
+    for finding in judged:
+        confirmed = stored or _is_confirmed(launches, finding)
+        final = _health(finding, health)
+        if _may_decide(final):
+            _suspect(suspects, cases[finding.case], final, launches)
+        settled.append(_worded(_unconfirmed(final, confirmed), seconds))
+    findings = sorted([*findings, *settled], key=lambda f: (SEVEREST_FIRST.index(f.verdict), not f.gated))
+    return _folded(findings, policies, baseline, planned,
+                   suspects=tuple(suspects.values()), warnings=warnings)
+
+
+def compare(now: Run, before: Run, policies: Policies, *, alpha: float = ALPHA) -> Judgement:
+    """Judges one stored run against another, as they are: nothing can be re-measured, so nothing has to be."""
+    launches = tuple(replace(launch, session=0) for launch in now.launches if launch.role in ("head", "traced"))
+    return judge(launches, as_window(before), policies, alpha=alpha, stored=True)
+
+
+def series_of(launches: Sequence[Launch], baseline: Baseline, case: Case, metric: str
+              ) -> tuple[Series | None, list[str]]:
+    """The series of one metric, with notes on what could not be used; None where it was never measured."""
+    found = launches_with(launches, case.id, metric, ("head",)) or launches_with(launches, case.id, metric,
+                                                                                ("traced",))
+    fresh = [(launch, m) for launch, m in found if launch.session > 0]
+    now = tuple(m for _, m in fresh or found)
+    base = tuple(m for _, m in launches_with(launches, case.id, metric, ("base",))) if fresh else ()
+    window, anchor = baseline.window(case.id, metric), baseline.anchor(case.id, metric)
+    if not now and not window:
+        return None, []
+    kind = now[0] if now else window[-1].launches[0]
+    usable = same_kind(window, kind.unit, kind.better)
+    notes = [] if len(usable) == len(window) else [
+        f"{metric} of {case.id} is now in {kind.unit.value} ({kind.better.value} is better): "
+        f"{len(window) - len(usable)} earlier runs that measured it otherwise are not compared"]
+    if anchor is not None and not same_kind((anchor,), kind.unit, kind.better):
+        anchor = usable[0] if usable else None
+    return Series(case, metric, kind.unit, kind.better, now, usable, base, anchor, bool(fresh)), notes
+
+
+@cache
+def detectors() -> dict[str, Detector]:
+    """The shelf's detectors by name."""
+    return variants(shelf, Detector)
+
+
+def exit_status(verdict: Verdict, regressed: bool, beyond_policy: bool) -> int:
+    """1 when something regressed; else 10 when something cannot be trusted; else 0."""
+    if regressed:
+        return EXIT_REGRESSION
+    return EXIT_UNTRUSTED if verdict is Verdict.INVALID or beyond_policy else EXIT_OK
+
+
+def _opinions(series: Series, policy: Policy) -> list[Finding]:
+    opinions = [detectors()[name].judge(series, options) for name, options in policy.items()]
+    return [finding for finding in opinions if finding is not None]
+
+
+def _marked(finding: Finding, series: Series, policy: Policy) -> Finding:
+    """The finding with the severity of its policy and the warnings of the measurements it rests on."""
+    severity = _standing(policy).severity
+    return replace(finding, severity=severity, gated=severity == "fail",
+                   warnings=tuple(dict.fromkeys([*finding.warnings, *(w for m in series.now for w in m.warnings)])))
+
+
+def _standing(policy: Policy) -> SeriesOptions:
+    return next((options for options in policy.values() if isinstance(options, SeriesOptions)), SeriesOptions())
+
+
+def _corrected(findings: Sequence[Finding], fresh_cases: set[str], alpha: float) -> list[Finding]:
+    """Holm's correction: what is significant alone may not be so among many series.
+
+    Gated findings are one family, the others another. Series re-measured against an interleaved base form their own:
+    those launches are independent of what made the series suspect, so only the suspects count.
+    """
+    corrected = list(findings)
+    families: dict[tuple[bool, bool], list[int]] = {}
+    for index, finding in enumerate(findings):
+        if finding.p_value is not None:
+            families.setdefault((finding.gated, finding.case in fresh_cases), []).append(index)
+    for members in families.values():
+        p_values = holm([findings[i].p_value or 0.0 for i in members])
+        for index, adjusted in zip(members, p_values, strict=True):
+            finding = findings[index]
+            if adjusted > alpha and finding.significant:
+                corrected[index] = _demoted(finding, adjusted, len(members), alpha)
+    return corrected
+
+
+def _demoted(finding: Finding, adjusted: float, family: int, alpha: float) -> Finding:
+    verdict = {Verdict.REGRESSION: Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT: Verdict.PASS}.get(
+        finding.verdict, finding.verdict)
+    reason = f"{finding.reason}; among {family} series p = {adjusted:.2g}, which is above {alpha:g}"
+    return replace(finding, significant=False, verdict=verdict,
+                   reason=reason if verdict is not finding.verdict else finding.reason)
+
+
+def _health(finding: Finding, health: Sequence[HealthNote]) -> Finding:
+    if finding.verdict is not Verdict.REGRESSION or not health:
+        return finding
+    invalid = any(note.level is Downgrade.INVALID for note in health)
+    evidence = "; ".join(note.text for note in health)
+    return replace(finding, verdict=Verdict.INVALID if invalid else Verdict.INCONCLUSIVE,
+                   reason=f"{finding.reason}; not held against the code, because of the machine: {evidence}",
+                   needed_launches=None)
+
+
+def _unconfirmed(finding: Finding, confirmed: bool) -> Finding:
+    """A suspicion is not yet a regression: it must show again in launches made after it arose."""
+    if finding.verdict is not Verdict.REGRESSION or confirmed or not finding.gated:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE,
+                   reason=f"{finding.reason}; suspected, and not yet seen in fresh launches")
+
+
+def _worded(finding: Finding, seconds: float | None) -> Finding:
+    if finding.verdict is not Verdict.INCONCLUSIVE or finding.needed_launches is None or seconds is None:
+        return finding
+    cost = format_seconds(2 * finding.needed_launches * seconds)
+    return replace(finding, reason=f"{finding.reason} (at most {cost} of measuring)")
+
+
+def _may_decide(finding: Finding) -> bool:
+    """Whether re-measuring could change what the finding does to the build."""
+    undecided = finding.verdict is Verdict.INCONCLUSIVE and finding.needed_launches is not None
+    demoted = finding.verdict is Verdict.INCONCLUSIVE and finding.relevant
+    return finding.gated and (finding.verdict is Verdict.REGRESSION or undecided or demoted)
+
+
+def _is_confirmed(launches: Sequence[Launch], finding: Finding) -> bool:
+    found = launches_with(launches, finding.case, finding.metric, ("head", "traced"))
+    return any(launch.session > 0 for launch, _ in found)
+
+
+def _suspect(suspects: dict[str, Suspect], case: Case, finding: Finding, launches: Sequence[Launch]) -> None:
+    earlier = suspects.get(case.id)
+    metrics = (*(earlier.metrics if earlier else ()), finding.metric)
+    wishes = [n for n in (earlier.needed_launches if earlier else None, finding.needed_launches) if n is not None]
+    traced = not launches_with(launches, case.id, finding.metric, ("head",))
+    suspects[case.id] = Suspect(case, tuple(dict.fromkeys(metrics)), max(wishes, default=None),
+                                traced or (earlier.traced if earlier else False))
+
+
+def _measured_cases(launches: Sequence[Launch]) -> dict[str, Case]:
+    return {outcome.case.id: outcome.case for launch in launches for outcome in launch.outcomes}
+
+
+def _correctness(launches: Sequence[Launch], planned: Sequence[Case]) -> list[Finding]:
+    """Invalid for each case that failed, or is missing, in a screening launch or a fresh one of head."""
+    found: dict[str, Finding] = {}
+    for launch in (item for item in launches if item.role == "head"):
+        present = {outcome.case.id: outcome for outcome in launch.outcomes}
+        expected = {case.id for case in planned} if launch.session == 0 else set()
+        for case_id in [*present, *sorted(expected - set(present))]:
+            outcome = present.get(case_id)
+            error = (launch.error or "the case is missing from it") if outcome is None else outcome.error
+            if error is not None and case_id not in found:
+                found[case_id] = Finding(case=case_id, metric="correctness", unit=Unit.COUNT, detector="correctness",
+                                         verdict=Verdict.INVALID, statistic="value",
+                                         reason=f"launch {launch.index}: {error}")
+    return list(found.values())
+
+
+def _not_applicable(case_id: str, metric: str, policy: Policy) -> list[str]:
+    asked = [f.name for options in policy.values() if not isinstance(options, (SeriesOptions, type))
+             and hasattr(options, "__dataclass_fields__") for f in fields(options)  # type: ignore[arg-type]
+             if getattr(options, f.name) != f.default]
+    return [f"{metric} of {case_id} is not measured here, so {', '.join(asked)} does not apply"] if asked else []
+
+
+def _seconds_per_launch(launches: Sequence[Launch]) -> float | None:
+    walls = sorted(launch.wall_seconds for launch in launches)
+    return walls[len(walls) // 2] if walls else None
+
+
+def _folded(findings: Sequence[Finding], policies: Policies, baseline: Baseline, planned: Sequence[Case],
+            *, suspects: tuple[Suspect, ...], warnings: list[str]) -> Judgement:
+    gating = [f for f in findings if f.gated]
+    names = dict.fromkeys([*(case.id for case in planned), *(f.case for f in findings)])
+    verdicts = {name: _worst([f.verdict for f in gating if f.case == name]) for name in names}
+    verdict = _worst(list(verdicts.values()))
+    regressed = any(f.verdict is Verdict.REGRESSION for f in gating)
+    beyond = []
+    for finding in gating:
+        standing = _standing(policies.get((finding.case, finding.metric), {}))
+        row = baseline.inconclusive_in_a_row(finding.case) + 1
+        if finding.verdict is Verdict.INCONCLUSIVE and (
+                standing.inconclusive == "fail" or 0 < standing.inconclusive_limit <= row):
+            beyond.append(f"{finding.metric} of {finding.case} is inconclusive for the {row}. run in a row; measure "
+                          "more launches, give a base to compare with, or choose a larger effect")
+        if finding.verdict is Verdict.NO_BASELINE and standing.no_baseline == "fail":
+            beyond.append(f"{finding.metric} of {finding.case} has no baseline, and `no_baseline: fail` asks for one")
+    warnings += [f"{f.metric} of {f.case} regressed, which only warns here: {f.reason}" for f in findings
+                 if f.severity == "warn" and f.verdict is Verdict.REGRESSION]
+    return Judgement(verdict, exit_status(verdict, regressed, bool(beyond)), verdicts, tuple(findings), suspects,
+                     tuple(dict.fromkeys([*baseline.notes, *warnings, *beyond])))
+
+
+def _worst(found: Sequence[Verdict]) -> Verdict:
+    return min(found, key=SEVEREST_FIRST.index, default=Verdict.PASS)
