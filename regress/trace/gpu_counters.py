@@ -1,0 +1,53 @@
+"""Sampled GPU counters (GPU_METRICS), averaged in SQL: 220,000 rows a second and GPU are never loaded.
+
+The GPU's number is the low byte of typeId; metric names are per (typeId, metricId), joining on metricId alone would
+multiply rows with several GPUs. A counter that the GPU lacks has no rows: that is "unknown", not 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from regress.trace.export_db import ExportDb
+from regress.trace.timeline import GpuMetric, Timeline
+
+Lane = tuple[int, int]
+
+
+def read_gpus(db: ExportDb, timeline: Timeline) -> dict[Lane, int]:
+    """(process index, CUDA ordinal) to the machine's GPU number, for the lanes TARGET_INFO_CUDA_DEVICE knows."""
+    index = {process.pid: i for i, process in enumerate(timeline.processes)}
+    found: dict[Lane, int] = {}
+    for table in db.tables("TARGET_INFO_CUDA_DEVICE"):
+        for gpu, ordinal, pid in db.rows(f'SELECT gpuId, cudaId, pid FROM "{table}"'):
+            if isinstance(gpu, int) and isinstance(ordinal, int) and isinstance(pid, int) and pid in index:
+                found[index[pid], ordinal] = gpu
+    return found
+
+
+def read_gpu_metrics(db: ExportDb, gpus: Mapping[Lane, int],
+                     windows: Mapping[Lane, tuple[int, int]]) -> tuple[GpuMetric, ...]:
+    """Means per GPU and counter: over the windows of the lanes on that GPU (first start to last end), and over all."""
+    if not db.tables("GPU_METRICS") or not db.tables("TARGET_INFO_GPU_METRICS"):
+        return ()
+    spans: dict[int, tuple[int, int]] = {}
+    for lane, (start, end) in windows.items():
+        # Without the device table the ordinal is the best guess: it is the number unless devices are hidden.
+        gpu = gpus.get(lane, lane[1])
+        low, high = spans.get(gpu, (start, end))
+        spans[gpu] = min(low, start), max(high, end)
+    names = {(t, m): str(n) for t, m, n in db.rows("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")}
+    types = sorted({int(str(t)) for t, _ in names})
+    found: list[GpuMetric] = []
+    for type_id in types:
+        gpu = type_id & 0xFF
+        low, high = spans.get(gpu, (0, -1))
+        for metric, count, mean, inside, inner in db.rows(
+                "SELECT metricId, COUNT(*), AVG(value), SUM(timestamp BETWEEN ?1 AND ?2), "
+                "AVG(CASE WHEN timestamp BETWEEN ?1 AND ?2 THEN value END) FROM GPU_METRICS WHERE typeId = ?3 "
+                "GROUP BY metricId", (low, high, type_id)):
+            name = names.get((type_id, metric))
+            if name is not None and isinstance(count, int) and isinstance(mean, float):
+                found.append(GpuMetric(gpu, name, inner if isinstance(inner, float) else None,
+                                       inside if isinstance(inside, int) else 0, mean, count))
+    return tuple(found)

@@ -1,0 +1,78 @@
+"""Launch calls of an nsys export, and which kernel each of them launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regress.trace.codes import Codes, Growing
+from regress.trace.export_db import ExportDb
+from regress.trace.names import launches_kernel
+from regress.trace.timeline import NO_TIME, Kernels, LostAndFound
+
+Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+_THREAD_BITS = np.int64(0xFFFFFF)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """One row a launching runtime or driver call. name: id in StringIds. thread: globalTid."""
+
+    start: Int64
+    process: Int32
+    thread: Int64
+    correlation: Int64
+    name: Int64
+
+
+def read_launches(db: ExportDb, name_ids: Sequence[int], processes: Codes) -> Launches:
+    """The launch calls of every process; none where the runtime was not traced."""
+    start, correlation, name = Growing(np.int64), Growing(np.uint32), Growing(np.int32)
+    thread, process, threads = Growing(np.int32), Growing(np.int32), Codes()
+    if name_ids:
+        where = f"WHERE nameId IN ({', '.join(map(str, name_ids))})"
+        wanted = ("start", "globalTid", "correlationId", "nameId")
+        for began, tid, correlated, named in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
+            start.add(began)
+            thread.add(threads.encode(tid))
+            process.add(processes.encode(tid & ~_THREAD_BITS))
+            correlation.add(correlated)
+            name.add(named)
+    tids = np.array(threads.values, np.int64)
+    return Launches(start.int64(), process.int32(), tids[thread.int32()], correlation.int64(), name.int64())
+
+
+def join_launches(kernels: Kernels, correlation: Int64, launches: Launches, name_rows: Int32,
+                  texts: Sequence[str]) -> tuple[Kernels, Int64, LostAndFound]:
+    """Kernels with their launch times, the launch row of each kernel (-1 where none was seen), and what is missing.
+
+    Joined on process and correlation id: ids repeat between processes. Where a runtime call wraps a driver call under
+    one id, the earlier start is the launch.
+    """
+    row = np.full(len(kernels), -1, np.int64)
+    used = np.zeros(len(launches.start), np.bool_)
+    for code in range(int(kernels.process.max(initial=-1)) + 1):
+        mine = np.flatnonzero(launches.process == code)
+        wanted = np.flatnonzero(kernels.process == code)
+        if len(mine) == 0 or len(wanted) == 0:
+            continue
+        mine = mine[np.lexsort((launches.start[mine], launches.correlation[mine]))]
+        keys = launches.correlation[mine]
+        at = np.minimum(np.searchsorted(keys, correlation[wanted], side="left"), len(keys) - 1)
+        hit = keys[at] == correlation[wanted]
+        row[wanted[hit]] = mine[at[hit]]
+        used[mine[np.isin(keys, correlation[wanted], assume_unique=False)]] = True
+    launch = np.full(len(kernels), NO_TIME, np.int64)
+    seen = row >= 0
+    launch[seen] = launches.start[row[seen]]
+    single = np.array([launches_kernel(text) for text in texts], np.bool_)
+    idle = int(np.count_nonzero(single[name_rows[~used]])) if len(name_rows) else 0
+    length = kernels.end - kernels.start
+    lost = LostAndFound(kernels_without_launch=int(np.count_nonzero(~seen)), launches_without_kernel=idle,
+                        zero_length_kernels=int(np.count_nonzero(length == 0)),
+                        negative_kernels=int(np.count_nonzero(length < 0)))
+    return replace(kernels, launch=launch), row, lost

@@ -1,0 +1,106 @@
+"""The NVTX rows of an nsys export that mean something here: steps, NCCL's calls and our rank marks.
+
+Event types: 59 push/pop range, 60 start/end range, 34 mark. Text is inline (`text`) or registered (`textId`).
+Domain ids are per process and may lack their creation row, so NCCL's ranges are known by their text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regress.trace.codes import Codes
+from regress.trace.export_db import ExportDb
+from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, Offsets, Payload, decode_payload
+from regress.trace.timeline import ReadOptions, Steps
+
+Int64 = NDArray[np.int64]
+RANK_MARK = re.compile(r"comm_regress\.rank=(\d+)/(\d+)")
+PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+_RANGES = (59, 60)
+_THREAD_BITS = 0xFFFFFF
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NvtxFound:
+    """marks and init_ranks: process key to (rank, world size). clipped: ranges that never ended in the trace."""
+
+    steps: Steps
+    nccl: NcclRanges
+    marks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    init_ranks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    named: dict[str, Steps] = field(default_factory=dict)
+    clipped: int = 0
+
+
+def _wanted(text: str, options: ReadOptions) -> bool:
+    return (text == options.step_range or text in options.keep
+            or any(known.fullmatch(text) for known in (NCCL_RANGE, RANK_MARK, PROFILER_STEP)))
+
+
+def _offsets(db: ExportDb) -> Offsets:
+    found: dict[int, dict[str, int]] = {}
+    for table in db.tables("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
+        for schema, name, offset in db.rows(f'SELECT schemaId, name, IFNULL("offset", 0) FROM "{table}"'):
+            if isinstance(schema, int) and isinstance(offset, int):
+                found.setdefault(schema, {})[str(name)] = offset
+    return found
+
+
+def _query(db: ExportDb, table: str, registered: list[int], options: ReadOptions) -> tuple[str, list[object]]:
+    """SQL for the rows that can matter, with columns that an old export lacks read as NULL."""
+    present = db.columns(table)
+    fields = [name if name in present else "NULL" for name in ("textId", "binaryData", "jsonText", "jsonTextId")]
+    usable = "textId" in present and bool(registered)
+    choices = f"textId IN ({', '.join(map(str, registered))}) OR " if usable else ""
+    return (f'SELECT start, "end", eventType, globalTid, text, {", ".join(fields)} FROM "{table}" WHERE {choices}'
+            f"text IN ({', '.join('?' * (len(options.keep) + 1))}) OR text GLOB 'nccl[A-Z]*' "
+            "OR text GLOB 'comm_regress.rank=*' OR text GLOB 'ProfilerStep#*'", [options.step_range, *options.keep])
+
+
+def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, texts: list[str]) -> NvtxFound:
+    """Steps, NCCL ranges and identities; empty where NVTX was not traced."""
+    by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if _wanted(t, options) or t.startswith("{")}
+    registered = [i for i, t in by_id.items() if not t.startswith("{")]
+    offsets, nccl = _offsets(db), NcclRanges.empty()
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    marks: dict[int, tuple[int, int]] = {}
+    inits: dict[int, tuple[int, int]] = {}
+    clipped = 0
+    for table in db.tables("NVTX_EVENTS"):
+        for start, end, kind, thread, inline, text_id, blob, json_text, json_id in db.rows(
+                *_query(db, table, registered, options)):
+            if not isinstance(start, int) or not isinstance(thread, int):
+                continue
+            text = inline if isinstance(inline, str) else by_id.get(text_id, "") if isinstance(text_id, int) else ""
+            process = thread & ~_THREAD_BITS
+            mark = RANK_MARK.fullmatch(text)
+            if mark:
+                marks[process] = int(mark.group(1)), int(mark.group(2))
+            elif kind in _RANGES and not isinstance(end, int):
+                clipped += 1
+            elif kind in _RANGES and isinstance(end, int) and text.startswith("nccl"):
+                payload = decode_payload(blob, json_text or (by_id.get(json_id) if isinstance(json_id, int) else None),
+                                         offsets)
+                nccl.add(thread, start, end, text, payload)
+                _note_rank(inits, process, payload)
+            elif kind in _RANGES and isinstance(end, int):
+                found.setdefault(text, []).append((start, end, process))
+    named = {text: _steps(rows, processes) for text, rows in found.items() if text in options.keep}
+    steps = [row for text, rows in found.items() if text == options.step_range or PROFILER_STEP.fullmatch(text)
+             for row in rows]
+    return NvtxFound(_steps(steps, processes), nccl, marks, inits, named, clipped)
+
+
+def _steps(rows: list[tuple[int, int, int]], processes: Codes) -> Steps:
+    columns = np.array(rows, np.int64).reshape(-1, 3)
+    return Steps(columns[:, 0].copy(), columns[:, 1].copy(), processes.encode(columns[:, 2]))
+
+
+def _note_rank(inits: dict[int, tuple[int, int]], process: int, payload: Payload) -> None:
+    """The largest communicator a process creates is taken for the world: its rank there is the process's rank."""
+    if payload.rank is not None and payload.ranks is not None and payload.ranks > inits.get(process, (0, 0))[1]:
+        inits[process] = payload.rank, payload.ranks

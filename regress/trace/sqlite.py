@@ -1,0 +1,199 @@
+"""Reads an nsys SQLite export (nsys 2022.4 to 2026.2, schemas 3.1 to 3.25) into a `Timeline`.
+
+Facts of the tables used here: processes are globalPid = vm << 48 | pid << 24, threads add their id in the low 24 bits;
+correlation ids are unique inside a process only; names are StringIds; payloads exist only when they were exported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regress.trace.codes import Codes, Growing
+from regress.trace.diagnostics import read_diagnostics
+from regress.trace.export_db import ExportDb, open_export, read_schema, require_kernels
+from regress.trace.gpu_counters import read_gpu_metrics, read_gpus
+from regress.trace.launches import Launches, join_launches, read_launches
+from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
+from regress.trace.nccl_ranges import link
+from regress.trace.nvtx import NvtxFound, read_nvtx
+from regress.trace.timeline import (
+    COPY_KINDS,
+    DEFAULTS,
+    NO_TIME,
+    Calls,
+    CommCalls,
+    Copies,
+    CopyKind,
+    IdentitySource,
+    Kernels,
+    Overhead,
+    Process,
+    ReadOptions,
+    Timeline,
+    Tracer,
+)
+from regress.trace.window import timeline_windows
+
+Int64 = NDArray[np.int64]
+
+_COPY_CODES = {1: CopyKind.HOST_TO_DEVICE, 2: CopyKind.DEVICE_TO_HOST, 8: CopyKind.DEVICE_TO_DEVICE, 10: CopyKind.PEER}
+_PAGEABLE = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """StringIds as the reader needs them: texts by row, and per row what kind of thing it names."""
+
+    ids: Int64
+    texts: list[str]
+    comm: NDArray[np.bool_]
+
+    def rows(self, ids: Int64) -> NDArray[np.int32]:
+        """The row of each id; row 0 for an id that StringIds lacks."""
+        if len(self.ids) == 0:
+            return np.zeros(len(ids), np.int32)
+        first = int(self.ids[0])
+        dense = int(self.ids[-1]) - first + 1 == len(self.ids)
+        row = ids - first if dense else np.searchsorted(self.ids, ids)
+        return np.clip(row, 0, len(self.ids) - 1).astype(np.int32)
+
+    def call_ids(self, *kinds: CallKind) -> list[int]:
+        """Ids of the runtime calls of these kinds."""
+        return [int(i) for i, text in zip(self.ids, self.texts, strict=True)
+                if text.startswith(("cu", "hip")) and call_kind(text) in kinds]
+
+
+def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
+    """The timeline of one export.
+
+    Raises TraceInputError (not an export, damaged, locked, unknown schema) and TraceUnfitError (no kernel in it).
+    """
+    with open_export(path) as db:
+        schema = read_schema(db)
+        require_kernels(db)
+        ids, texts = db.strings()
+        names = Names(ids, texts, np.array([is_comm_kernel(t, options.custom_comm) for t in texts], np.bool_))
+        processes = Codes()
+        kernels, correlation = _read_kernels(db, names, processes)
+        launches = read_launches(db, names.call_ids(CallKind.LAUNCH), processes)
+        kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
+        del correlation
+        nvtx = read_nvtx(db, processes, options, names.ids, texts)
+        comm = _comm_calls(kernels, texts, launches, launch_row, nvtx)
+        del launches, launch_row
+        timeline = Timeline(
+            file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
+            names=tuple(texts), kernels=kernels, comm=comm, copies=_read_copies(db, processes),
+            calls=_read_calls(db, names, processes), steps=nvtx.steps, overhead=_read_overhead(db, processes),
+            began_ns=_session_start(db), host=_host(db),
+            named=nvtx.named,
+            lost=replace(lost, clipped_ranges=nvtx.clipped, diagnostics=read_diagnostics(db),
+                         graph_launches_hidden=db.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")), warnings=schema.warnings)
+        timeline = replace(timeline, processes=_processes(processes, nvtx))
+        gpus = read_gpus(db, timeline)
+        return replace(timeline, gpus=gpus, gpu_metrics=read_gpu_metrics(db, gpus, timeline_windows(timeline)))
+
+
+def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, Int64]:
+    """Kernel columns and the correlation id of each; kernels of negative duration stay, for the health check."""
+    start, end, correlation = Growing(np.int64), Growing(np.int64), Growing(np.uint32)
+    process, device, stream, name = Growing(np.int16), Growing(np.int16), Growing(np.int32), Growing(np.int32)
+    wanted = ("start", "end", "globalPid", "deviceId", "streamId", "shortName", "correlationId")
+    for chunk in db.chunks("CUPTI_ACTIVITY_KIND_KERNEL", wanted):
+        start.add(chunk[0])
+        end.add(chunk[1])
+        process.add(processes.encode(chunk[2]))
+        device.add(chunk[3])
+        stream.add(chunk[4])
+        name.add(names.rows(chunk[5]))
+        correlation.add(chunk[6])
+    rows = name.int32()
+    kernels = Kernels(start=start.int64(), end=end.int64(), process=process.int32(), device=device.int32(),
+                      stream=stream.int32(), name=rows, is_comm=names.comm[rows], launch=np.empty(0, np.int64))
+    return kernels, correlation.int64()
+
+
+def _comm_calls(kernels: Kernels, texts: list[str], launches: Launches, launch_row: Int64,
+                nvtx: NvtxFound) -> CommCalls:
+    """What is known of each communication kernel: from NCCL's range where it is linked, else from the kernel's name."""
+    rows = np.flatnonzero(kernels.is_comm)
+    launched = launch_row[rows]
+    seen = launched >= 0
+    thread = np.full(len(rows), -1, np.int64)
+    start = np.full(len(rows), NO_TIME, np.int64)
+    thread[seen], start[seen] = launches.thread[launched[seen]], launches.start[launched[seen]]
+    linked = link(nvtx.nccl, thread, start)
+    by_name = np.zeros(len(texts), np.int32)
+    for name in np.unique(kernels.name[rows]).tolist():
+        by_name[name] = operation(texts[name])
+    spoken = np.where(linked.operation > 0, linked.operation, by_name[kernels.name[rows]])
+    return CommCalls(rows, spoken, linked.communicator, linked.size_bytes, linked.grouped)
+
+
+def _read_copies(db: ExportDb, processes: Codes) -> Copies:
+    wanted = ("start", "end", "globalPid", "deviceId", "bytes", "copyKind", "srcKind", "dstKind")
+    parts = [Growing(np.int64) for _ in wanted]
+    for chunk in db.chunks("CUPTI_ACTIVITY_KIND_MEMCPY", wanted):
+        for column, part in zip(parts, chunk, strict=True):
+            column.add(part)
+    start, end, pid, device, size, kind, source, target = (column.int64() for column in parts)
+    codes = np.full(len(kind), COPY_KINDS.index(CopyKind.OTHER), np.int32)
+    for number, meaning in _COPY_CODES.items():
+        codes[kind == number] = COPY_KINDS.index(meaning)
+    # Only the host's side can be pageable: device memory never is, whatever its kind column says.
+    pageable = ((kind == 1) & (source == _PAGEABLE)) | ((kind == 2) & (target == _PAGEABLE))
+    return Copies(start, end, processes.encode(pid), device.astype(np.int32), size, codes, pageable)
+
+
+def _read_calls(db: ExportDb, names: Names, processes: Codes) -> Calls:
+    wanted = ("start", "end", "globalTid", "nameId")
+    parts = [Growing(np.int64) for _ in wanted]
+    ids = names.call_ids(CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE)
+    if ids:
+        where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
+        for chunk in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
+            for column, part in zip(parts, chunk, strict=True):
+                column.add(part)
+    start, end, thread, name = (column.int64() for column in parts)
+    return Calls(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)), names.rows(name))
+
+
+def _read_overhead(db: ExportDb, processes: Codes) -> Overhead:
+    parts = [Growing(np.int64) for _ in range(3)]
+    for chunk in db.chunks("PROFILER_OVERHEAD", ("start", "end", "globalTid")):
+        for column, part in zip(parts, chunk, strict=True):
+            column.add(part)
+    start, end, thread = (column.int64() for column in parts)
+    return Overhead(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)))
+
+
+def _processes(codes: Codes, nvtx: NvtxFound) -> tuple[Process, ...]:
+    """Every process seen, with its rank from our mark, else from NCCL's communicator payload."""
+    found = []
+    for key in codes.values:
+        rank, world, source = None, None, IdentitySource.ORDER
+        if key in nvtx.marks:
+            (rank, world), source = nvtx.marks[key], IdentitySource.MARK
+        elif key in nvtx.init_ranks:
+            (rank, world), source = nvtx.init_ranks[key], IdentitySource.NCCL_INIT
+        found.append(Process(key, (key >> 24) & 0xFFFFFF, rank, world, source))
+    return tuple(found)
+
+
+def _session_start(db: ExportDb) -> int | None:
+    for table in db.tables("TARGET_INFO_SESSION_START_TIME"):
+        if "utcEpochNs" in db.columns(table):
+            for row in db.rows(f'SELECT utcEpochNs FROM "{table}"'):
+                return int(row[0]) if isinstance(row[0], int) else None
+    return None
+
+
+def _host(db: ExportDb) -> str:
+    for table in db.tables("TARGET_INFO_SYSTEM_ENV"):
+        for row in db.rows(f"SELECT value FROM \"{table}\" WHERE name = 'Hostname'"):
+            return str(row[0])
+    return ""

@@ -1,0 +1,83 @@
+"""The window that ratios are taken over, per process and device, on the device's clock."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regress.trace.intervals import Intervals, covers, union
+from regress.trace.timeline import Timeline
+
+Int64 = NDArray[np.int64]
+
+
+class WindowSource(enum.Enum):
+    """Where a window came from."""
+
+    STEPS = "steps"
+    KERNELS = "kernels"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """start and end in ns on the device; host: the step ranges on the host, merged; steps: how many there were."""
+
+    start: int
+    end: int
+    source: WindowSource
+    host: Intervals
+    steps: int
+
+
+def step_ranges(timeline: Timeline, process: int) -> tuple[Intervals, int]:
+    """The step ranges of a process, merged where they nest or touch, and how many were entered."""
+    mine = timeline.steps.process == process
+    return union(timeline.steps.start[mine], timeline.steps.end[mine]), int(np.count_nonzero(mine))
+
+
+def lane_window(timeline: Timeline, process: int, rows: Int64) -> Window:
+    """The window of one lane; `rows` are its kernels in order of start.
+
+    With step ranges: from the first to the last kernel launched inside a step, whatever thread launched it, and on to
+    the end of the barrier that closes the steps: the collective that follows at once (a fill of its buffer may come
+    first), on which a rank that finished early waits for the others. Without: first kernel's start to last end.
+    """
+    kernels = timeline.kernels
+    start, end = kernels.start[rows], kernels.end[rows]
+    host, count = step_ranges(timeline, process)
+    inside = covers(host, kernels.launch[rows])
+    if not inside.any():
+        return Window(int(start[0]), int(end.max()), WindowSource.KERNELS, host, 0)
+    first, last = np.flatnonzero(inside)[[0, -1]]
+    stop = int(end[inside].max())
+    for closing in range(int(last) + 1, min(int(last) + 3, len(rows))):
+        if kernels.is_comm[rows[closing]]:
+            stop = max(stop, int(end[closing]))
+            break
+    return Window(int(start[first]), stop, WindowSource.STEPS, host, count)
+
+
+def lanes_of(timeline: Timeline) -> dict[tuple[int, int], Int64]:
+    """(process, device) to its kernels' rows in order of start; kernels of negative duration are left out."""
+    kernels = timeline.kernels
+    found: dict[tuple[int, int], Int64] = {}
+    for process in range(len(timeline.processes)):
+        rows = np.flatnonzero(kernels.process == process)
+        for device in np.unique(kernels.device[rows]).tolist():
+            mine = rows[kernels.device[rows] == device]
+            mine = mine[kernels.end[mine] >= kernels.start[mine]]
+            begun = kernels.start[mine]
+            if (begun[1:] < begun[:-1]).any():
+                mine = mine[np.argsort(begun, kind="stable")]
+            if len(mine):
+                found[process, int(device)] = mine
+    return found
+
+
+def timeline_windows(timeline: Timeline) -> dict[tuple[int, int], tuple[int, int]]:
+    """The window of every lane of a timeline, as start and end in ns."""
+    windows = {lane: lane_window(timeline, lane[0], rows) for lane, rows in lanes_of(timeline).items()}
+    return {lane: (window.start, window.end) for lane, window in windows.items()}
