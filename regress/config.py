@@ -32,8 +32,6 @@ class GateOptions:
     main_branch: str | None = option(None, help="branch that baselines come from; default: what origin/HEAD names")
     window: int = option(20, minimum=1, help="how many earlier runs of the main branch make the baseline")
     confirm: bool = option(True, help="re-measure a suspicion before it may fail the build")
-    no_baseline: str = option("pass", choices=("pass", "fail"), help="what a first run without a baseline does")
-    inconclusive_limit: int = option(3, minimum=1, help="undecided this many runs in a row ends with status 10")
     accept_in_ci: bool = option(False, help="allow --comm-regress-accept where CI is set")
     keep_samples: int = option(200, minimum=1, help="runs whose raw samples are kept; statistics are kept for ever")
     cost_per_gpu_hour: float | None = option(None, help="turns a slower step into money per day in explanations")
@@ -119,7 +117,8 @@ class Config:
     cases: tuple[CaseOptions, ...]
     sinks: tuple[SinkChoice, ...]
     policies: tuple[tuple[str, Mapping[str, Mapping[str, Any]]], ...]
-    """(case pattern, {metric: {detector: raw options}}) in rising precedence, already checked."""
+    """(case pattern, {metric: {detector: raw options}}) in rising precedence, already checked; first the defaults,
+    which hold every metric."""
     catalog: Catalog
 
     def device(self, name: str) -> DeviceOptions:
@@ -142,6 +141,10 @@ class Config:
                 for ranks in family.ranks or (world_size,)
                 for dtype in family.dtypes
                 for size in (family.sizes if facts.collective else (None,))]
+
+    def names(self, case: Case, metric: str) -> bool:
+        """Whether a policy of the file speaks of that metric of that case, so that it is judged even if not gated."""
+        return any(metric in metrics for pattern, metrics in self.policies[1:] if matches(case.id, pattern))
 
     def policy(self, case: Case, metric: str) -> dict[str, object]:
         """Options of every detector for that metric of that case, detectors by name, overrides applied."""
@@ -189,6 +192,7 @@ def config_schema(catalog: Catalog) -> dict[str, Any]:
             "gate": schema_of(GateOptions),
             "devices": schema_of(DeviceProfiles),
             "cases": {"type": "array", "minItems": 1, "items": family},
+            "defaults": {**_policy_schema(catalog), "description": "policy of every gated metric; metrics refine it"},
             "metrics": metrics,
             "overrides": {"type": "array", "items": override},
             "publish": {"type": "array", "items": {"type": "object", "required": ["sink"], "properties": {
@@ -215,8 +219,8 @@ def load_config(path: Path | None, catalog: Catalog) -> Config:
     sections = {**default.data, **chosen.data}
     if path is not None and "cases" in chosen.data:
         # Policies of the default speak of the default's cases; a file with cases of its own says its own.
-        sections["metrics"] = chosen.data.get("metrics", {})
-        sections["overrides"] = chosen.data.get("overrides", [])
+        sections.update({name: chosen.data.get(name, empty)
+                         for name, empty in (("defaults", {}), ("metrics", {}), ("overrides", []))})
     located = Located(sections, chosen.lines, chosen.source)
     return _assemble(located, catalog)
 
@@ -228,7 +232,9 @@ def _assemble(located: Located, catalog: Catalog) -> Config:
     for index, family in enumerate(cases):
         _check_family(family, located, index, catalog)
     produced = {name for family in cases for name in catalog.workloads[family.workload].metrics}
-    policies = [("*", _split(data.get("metrics", {}), ("metrics",), located, catalog, produced))]
+    everywhere = dict.fromkeys(produced, data.get("defaults", {}))
+    policies = [("*", _split(everywhere, ("defaults",), located, catalog, produced)),
+                ("*", _split(data.get("metrics", {}), ("metrics",), located, catalog, produced))]
     for index, raw in enumerate(data.get("overrides", [])):
         path = ("overrides", index, "metrics")
         policies.append((raw["cases"], _split(raw.get("metrics", {}), path, located, catalog, produced)))
@@ -278,7 +284,8 @@ def _split(raw: Mapping[str, Any], path: tuple[str | int, ...], located: Located
         for detector, options in catalog.detectors.items():
             mine = schema_of(options)["properties"]
             chosen = {key: value for key, value in policy.items() if key in mine}
-            build(options, chosen, located.at(*path, metric), catalog.metrics[metric])
+            build(options, chosen, located.at(*path, *((metric,) if path != ("defaults",) else ())),
+                  catalog.metrics[metric])
             split[metric][detector] = chosen
     return split
 

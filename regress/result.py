@@ -11,14 +11,10 @@ from typing import Any
 
 import msgspec
 
+from regress.judge.verdict import SEVEREST_FIRST
 from regress.record import Case, Diagnosis, Environment, Finding, Measurement, Run, Verdict
 
 RESULT_SCHEMA = 1
-
-SEVERITY_ORDER = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT,
-                  Verdict.NO_BASELINE, Verdict.PASS)
-"""Worst first: how cases and findings are sorted wherever people read them."""
-
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
@@ -79,7 +75,7 @@ class GateResult:
 
 def severity_rank(verdict: Verdict) -> int:
     """0 for the worst verdict; for sorting."""
-    return SEVERITY_ORDER.index(verdict)
+    return SEVEREST_FIRST.index(verdict)
 
 
 def rerun_command(case_id: str) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from regress.judge.verdict import SEVEREST_FIRST
 from regress.record import Verdict
-from regress.result import SEVERITY_ORDER, CaseRow, GateResult, MetricRow
+from regress.result import CaseRow, GateResult, MetricRow
 from regress.units import Unit, format_change, format_value
 
 VERDICT_WORDS = {
@@ -76,7 +77,7 @@ def table_lines(result: GateResult) -> list[tuple[str, Verdict | None]]:
 def summary_line(result: GateResult) -> str:
     """`3 regressions, 1 improvement, 56 unchanged`: cases by verdict, worst first."""
     counts = Counter(case.verdict for case in result.cases)
-    parts = [f"{counts[v]} {_COUNTED[v][counts[v] != 1]}" for v in SEVERITY_ORDER if counts[v]]
+    parts = [f"{counts[v]} {_COUNTED[v][counts[v] != 1]}" for v in SEVEREST_FIRST if counts[v]]
     return ", ".join(parts) if parts else "no case was measured"
 
 

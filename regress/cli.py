@@ -1,0 +1,67 @@
+"""The console script `regress`: the same engine as the plugin, and every reading command with `--json`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from regress.errors import EXIT_INTERRUPTED, EXIT_USAGE, RegressError
+
+COMMANDS = {
+    "run": "measure, judge and store, as `pytest --comm-regress` does",
+    "explain": "metrics and findings of any trace: nsys reports, their SQLite exports, torch.profiler JSON",
+    "compare": "judge one stored run against another",
+    "backtest": "replay a CSV history as if the gate had run on every commit",
+    "history": "list, show, export, import, accept and reindex stored runs",
+    "report": "write the history report as one HTML page",
+    "show": "the latest run and its trends in the terminal",
+    "publish": "push stored runs to the configured metrics endpoints",
+    "doctor": "what this machine can measure and what stands in the way",
+    "schema": "print the JSON Schema of thresholds, result or stored run",
+}
+"""Each command is a module of `regress.commands` with `add_arguments(parser)` and `run(arguments) -> exit status`."""
+
+
+def build_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """The parser; only the chosen command's own module is imported."""
+    parser = argparse.ArgumentParser(prog="regress", description="performance gate for GPU-to-GPU communication",
+                                     epilog="exit status: 0 pass, 1 regression, 2 interrupted, 4 usage, "
+                                            "10 the measurement cannot be trusted")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            import_module(f"regress.commands.{name}").add_arguments(command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser = build_parser(chosen)
+    if arguments == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"comm-regress {version('comm-regress')}")
+        return 0
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    try:
+        status: int = import_module(f"regress.commands.{parsed.command}").run(parsed)
+    except RegressError as error:
+        print(f"regress {parsed.command}: {error.text}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print(f"regress {parsed.command}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has had enough; that is no fault of ours.
+        sys.stderr.close()
+        return 0
+    return status

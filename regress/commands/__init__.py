@@ -1,0 +1,39 @@
+"""The commands of the console script, one file each: arguments in, text or JSON on stdout, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from regress.history.store import DEFAULT_FOLDER, History, open_history
+
+
+def add_history(parser: argparse.ArgumentParser) -> None:
+    """The option that says where the history is."""
+    parser.add_argument("--history", metavar="URL", default=DEFAULT_FOLDER,
+                        help=f"history folder or postgresql://... (default: {DEFAULT_FOLDER})")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option that asks for JSON on stdout."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def history_of(arguments: argparse.Namespace) -> History:
+    """The history that the arguments name, beside the repository of the working folder."""
+    return open_history(arguments.history, repository=Path.cwd())
+
+
+def print_json(value: Any) -> None:
+    """Any record or JSON value, indented, on stdout."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def color_wanted() -> bool:
+    """Whether stdout is a terminal that should get colour (NO_COLOR is respected)."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
