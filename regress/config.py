@@ -203,9 +203,8 @@ def config_schema(catalog: Catalog) -> dict[str, Any]:
 
 
 def packaged_thresholds() -> Path:
-    """The documented default: inside an installed wheel, or at the top of a checkout; one file either way."""
-    inside = Path(__file__).with_name("thresholds.yaml")
-    return inside if inside.is_file() else Path(__file__).resolve().parents[1] / "thresholds.yaml"
+    """The documented default; in a checkout it is a link to the file at the top."""
+    return Path(__file__).with_name("thresholds.yaml")
 
 
 def load_config(path: Path | None, catalog: Catalog) -> Config:
