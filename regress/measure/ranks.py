@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from regress.errors import EnvironmentUnfitError, UsageError
 from regress.measure.devices import Devices, open_devices
+from regress.measure.host import allowed_cores
+from regress.measure.software import package_folder
 
 DEVICES = ("auto", "cuda", "cpu")
 CPU_RANKS = 2
@@ -68,13 +68,6 @@ def _cpu_plan(world_size: int | None) -> RankPlan:
     return RankPlan(ranks, "cpu", "gloo", False, max(1, cores // ranks))
 
 
-def allowed_cores() -> int:
-    """Cores that this process may run on: what a container or taskset leaves of them."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def visible_gpus(devices: Devices | None, environment: Mapping[str, str]) -> int:
     """GPUs that CUDA would see: NVML's, less those that CUDA_VISIBLE_DEVICES hides. Loads no CUDA."""
     opened = devices if devices is not None else open_devices()
@@ -107,11 +100,9 @@ def visible_indices(devices: Devices, environment: Mapping[str, str]) -> tuple[i
 def require_torch() -> None:
     """EnvironmentUnfitError where the ranks could not import torch.distributed; loads nothing of torch."""
     accepted, next_step = "PyTorch 2.3 or newer with distributed", "install it: pip install torch"
-    spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
+    folder = package_folder("torch")
+    if folder is None:
         raise EnvironmentUnfitError("PyTorch is not installed", accepted=accepted, next_step=next_step)
-    for folder in spec.submodule_search_locations:
-        if Path(folder, "distributed", "distributed_c10d.py").is_file():
-            return
-    raise EnvironmentUnfitError("this PyTorch has no torch.distributed", accepted=accepted,
-                                next_step="install an official build: pip install --force-reinstall torch")
+    if not (folder / "distributed" / "distributed_c10d.py").is_file():
+        raise EnvironmentUnfitError("this PyTorch has no torch.distributed", accepted=accepted,
+                                    next_step="install an official build: pip install --force-reinstall torch")
