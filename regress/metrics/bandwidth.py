@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from regress.metrics import Metric, slowest_rank
-from regress.record import Case, Measurement, RankResult, TimingMode
+from regress.record import QUANTILES, Case, Measurement, RankResult, TimingMode, quantile
 from regress.units import Better, Unit
 
 _SOURCE = "NVIDIA/nccl-tests doc/PERFORMANCE.md"
 
 
-def _mean_seconds(case: Case, results: tuple[RankResult, ...]) -> float | None:
-    """Mean over iterations of the slowest rank's time, as `{workload}_seconds`."""
-    slowest = slowest_rank(results, case.timing)
-    return sum(slowest) / len(slowest) if slowest and case.timing is not TimingMode.STEP else None
+def _rate(metric: Metric, case: Case, results: tuple[RankResult, ...], factor: float | None) -> Measurement | None:
+    """factor times S over the mean time of a call; its quantiles from those of the times, the quick calls on top.
+
+    So the judge can leave out slow calls of a busy host here as it does for the times. The mean stays the figure.
+    """
+    slowest, size = sorted(slowest_rank(results, case.timing)), results[0].work_bytes if results else None
+    if not slowest or case.timing is TimingMode.STEP or size is None or not factor or slowest[0] == 0:
+        return None
+    work = factor * size
+    value = work * len(slowest) / sum(slowest)
+    statistics = {name: work / quantile(slowest, 1 - q) for name, q in QUANTILES}
+    return Measurement(metric.name, metric.unit, metric.better, value,
+                       statistics={**statistics, "mean": value, "n": float(len(slowest))})
 
 
 def _algbw(metric: Metric, case: Case, results: tuple[RankResult, ...]) -> Measurement | None:
-    seconds, size = _mean_seconds(case, results), results[0].work_bytes if results else None
-    if not seconds or size is None:
-        return None
-    return Measurement(metric.name, metric.unit, metric.better, size / seconds)
+    return _rate(metric, case, results, 1.0)
 
 
 def _busbw(metric: Metric, case: Case, results: tuple[RankResult, ...]) -> Measurement | None:
-    seconds, size = _mean_seconds(case, results), results[0].work_bytes if results else None
-    factor = results[0].bus_factor if results else None
     # One rank moves nothing over a bus: the factor is 0 and so is the figure, and it says nothing about a link.
-    if not seconds or size is None or not factor:
-        return None
-    return Measurement(metric.name, metric.unit, metric.better, factor * size / seconds)
+    return _rate(metric, case, results, results[0].bus_factor if results else None)
 
 
 ALGBW = Metric("algbw_bytes_per_second", Unit.BYTES_PER_SECOND, Better.HIGHER,
