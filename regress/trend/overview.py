@@ -90,11 +90,12 @@ def _streak(series: Series, verdict: Verdict) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The latest run in words. verdict: the run's. sentence: one line; detail: what follows from it."""
+    """The latest run in words. sentence: the answer; detail: the worst series; since: which commit, empty if none."""
 
     verdict: Verdict
     sentence: str
-    detail: str
+    detail: str = ""
+    since: str = ""
 
 
 def headline(trend: Trend, ordered: Sequence[Row]) -> Headline | None:
@@ -115,10 +116,12 @@ def headline(trend: Trend, ordered: Sequence[Row]) -> Headline | None:
         Verdict.INVALID: f"Not to be trusted: {series} could not be measured properly",
     }[run.verdict]
     worst = next((row for row in ordered if row.verdict is run.verdict), None)
-    return Headline(run.verdict, sentence, _worst_in_words(trend, worst) if worst else "")
+    if worst is None:
+        return Headline(run.verdict, sentence)
+    return Headline(run.verdict, sentence, _worst_in_words(worst), since_in_words(trend, worst))
 
 
-def _worst_in_words(trend: Trend, row: Row) -> str:
+def _worst_in_words(row: Row) -> str:
     finding = row.finding
     if finding is None:
         return ""
@@ -126,17 +129,16 @@ def _worst_in_words(trend: Trend, row: Row) -> str:
     if row.verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
         return f"{name}: {visible(finding.reason)}"
     figures = f"{format_value(finding.baseline, finding.unit)} → {format_value(finding.now, finding.unit)}"
-    size = f"{format_change(finding.change)}{interval_in_words(finding)}" if finding.change is not None else ""
-    text = f"{name}: {figures} ({size})" if size else f"{name}: {figures}"
-    return f"{text}, {since_in_words(trend, row)}" if row.since is not None else text
+    size = ", ".join(filter(None, (format_change(finding.change), format_interval(finding))))
+    return f"{name}: {figures} ({size})" if finding.change is not None else f"{name}: {visible(finding.reason)}"
 
 
-def interval_in_words(finding: Finding) -> str:
-    """The interval of the change, ", 18.0 to 22.1 %", empty where there is none."""
-    if finding.interval is None:
+def format_interval(finding: Finding | None) -> str:
+    """The interval of the change, "+18.0 to +22.1 %", empty where there is none."""
+    if finding is None or finding.interval is None:
         return ""
     low, high = (100 * bound for bound in finding.interval)
-    return f", {low:+.1f} to {high:+.1f} %"
+    return f"{low:+.1f} to {high:+.1f} %"
 
 
 def commit_name(facts: RunFacts) -> str:
@@ -152,7 +154,7 @@ def since_in_words(trend: Trend, row: Row) -> str:
     if row.since is None:
         return ""
     changed = changes_in_words(change for change in trend.changes if change.run == row.since)
-    return f"since {commit_name(trend.runs[row.since])}" + (f" (same run: {changed})" if changed else "")
+    return f"Since {commit_name(trend.runs[row.since])}" + (f" (in the same run: {changed})" if changed else "")
 
 
 def changes_in_words(changes: Iterable[EnvironmentChange]) -> str:

@@ -1,4 +1,4 @@
-"""Histories made from a seed: steps, noise, sick runs, upgrades, gaps. Newest run first, as `build_report` reads them."""
+"""Histories made from a seed: steps, noise, sick runs, upgrades, gaps. Newest run first, as the report reads them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from regress.record import (
     Launch,
     Measurement,
     Run,
+    Scalar,
     TimingMode,
     Verdict,
 )
@@ -27,7 +28,8 @@ from regress.units import Better, Unit
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=timezone.utc)
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> [red]x[/red] \x1b[31m\u202egnp.exe"
-MUST_MATCH = {"gpu": "NVIDIA H200", "gpu_count": 2, "mig": False, "link": "NVLink 4, 18 links", "nodes": 1, "backend": "nccl"}
+MUST_MATCH: dict[str, Scalar] = {"gpu": "NVIDIA H200", "gpu_count": 2, "mig": False, "link": "NVLink 4, 18 links",
+                                 "nodes": 1, "backend": "nccl"}
 REPORTED = {"driver": "570.124.06", "cuda": "12.8", "nccl": "2.28.3", "torch": "2.13.0", "nsys": "2026.2.1",
             "host": "gpu-07", "NCCL_DEBUG": "WARN"}
 SUBJECTS = ("Bucket gradients by arrival", "Pin the loader's threads", "Tidy the docs", "Fuse the optimizer",
@@ -134,15 +136,15 @@ def sweep_plans(steps: tuple[tuple[int, float], ...] = ()) -> tuple[Plan, ...]:
     for size in SIZES:
         level = 12e-6 + size / 300e9
         noise = 0.03 if size < 2**20 else 0.006
-        made += [seconds(allreduce(size), "allreduce_seconds", level, noise=noise, steps=steps if size == 2**24 else ()),
-                 busbw(allreduce(size), size / level, noise=noise,
-                       steps=tuple((i, 1 / f) for i, f in steps) if size == 2**24 else ())]
+        slower = steps if size == 2**24 else ()
+        made += [seconds(allreduce(size), "allreduce_seconds", level, noise=noise, steps=slower),
+                 busbw(allreduce(size), size / level, noise=noise, steps=tuple((i, 1 / f) for i, f in slower))]
     return tuple(made)
 
 
 def story(count: int = 120, seed: int = 7) -> list[Run]:
     """The demonstration: an NCCL upgrade brings +20 % at 16 MiB, after an accepted step, sick and noisy runs, a gap."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - noise, not secrets
     bad = count - 6
     plans = (
         *sweep_plans(((bad, 1.2),)),
@@ -179,12 +181,13 @@ def wide(series: int, count: int, seed: int = 3, launches: int = 5) -> Iterator[
     plans = tuple(seconds(allreduce(4096 * (i + 1)), "allreduce_seconds", 20e-6 * (1 + i), noise=0.006,
                           steps=((count - 9, 1.15),) if i == 0 else ()) for i in range(series))
     for index in range(count - 1, -1, -1):
-        yield run(plans, index, random.Random(f"{seed} {index}"), launches=launches)
+        rng = random.Random(f"{seed} {index}")  # noqa: S311 - noise, not secrets
+        yield run(plans, index, rng, launches=launches)
 
 
 def trace_view(ranks: int = 2, collectives: int = 24, seed: int = 5) -> TraceView:
     """A step whose backward overlaps with bucketed allreduces; rank 1 is late."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - noise, not secrets
     strips, skews = [], []
     for rank in range(ranks):
         compute = tuple((i * 4e-4, i * 4e-4 + 3.4e-4) for i in range(100))

@@ -16,6 +16,7 @@ from regress.trend.overview import (
     changes_in_words,
     commit_name,
     explanations,
+    format_interval,
     headline,
     recent_changes,
     shown,
@@ -24,13 +25,13 @@ from regress.trend.overview import (
 )
 from regress.units import format_change, format_value
 
-MARKS = {Verdict.PASS: "●", Verdict.REGRESSION: "▲", Verdict.IMPROVEMENT: "▼", Verdict.INCONCLUSIVE: "◆",
+MARKS = {Verdict.PASS: "●", Verdict.REGRESSION: "■", Verdict.IMPROVEMENT: "★", Verdict.INCONCLUSIVE: "◆",
          Verdict.NO_BASELINE: "○", Verdict.INVALID: "✕"}
 SPARK_POINTS = 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 26
 ROWS_AT_FIRST = 12
 REASONS_AT_FIRST = 3
-EXPLANATIONS_AT_FIRST = 2
+EXPLANATIONS_AT_FIRST = 1
 
 
 def text(value: object) -> str:
@@ -49,7 +50,8 @@ def first_screen(trend: Trend, ordered: Sequence[Row]) -> str:
 
 
 def _verdict(run: Run, words: Headline) -> str:
-    detail = f"<p>{escape(words.detail)}</p>" if words.detail else ""
+    detail = "".join(f"<p{kind}>{escape(line)}</p>" for line, kind in (
+        (words.detail, ""), (words.since, ' class="since-commit"')) if line)
     commit = text(commit_name_of(run))
     branch = f" on <bdi>{text(run.commit.branch)}</bdi>" if run.commit.branch else ""
     return (f'<section class="verdict v-{words.verdict.value}"><h1><span class="mark" aria-hidden="true">'
@@ -151,10 +153,9 @@ def _row(trend: Trend, row: Row, later: bool) -> str:
     name = f"{text(series.case.id)} <b>{text(series.metric)}</b>"
     change = "–"
     if finding and finding.change is not None:
-        interval = ""
-        if finding.interval:
-            interval = f'<small>{100 * finding.interval[0]:+.1f} to {100 * finding.interval[1]:+.1f} %</small>'
-        change = f"{format_change(finding.change)} {interval}"
+        interval = format_interval(finding)
+        change = format_change(finding.change) + (f" <small>{interval}</small>" if interval else "")
+    nothing = " none" if row.since is None else ""
     since = "–" if row.since is None else f"<bdi>{text(commit_name(trend.runs[row.since]))}</bdi>"
     if row.since is not None and not row.since_exactly:
         since += " <small>or shortly before</small>"
@@ -169,7 +170,7 @@ def _row(trend: Trend, row: Row, later: bool) -> str:
              f'<td data-head="Change" class="n">{change}</td>'
              f'<td data-head="Verdict"{reason}><span class="tag v-{verdict.replace(" ", "-")}">'
              f'<span aria-hidden="true">{mark}</span> {verdict}</span>{gate}</td>'
-             f'<td data-head="Since" class="since">{since}</td>')
+             f'<td data-head="Since" class="since{nothing}">{since}</td>')
     return (f'<tr{" class=later" if later else ""}><th scope="row"><button type="button" class="open" '
             f'data-series="{series_id(series)}" aria-expanded="false">{name}</button></th>{cells}</tr>')
 

@@ -1,10 +1,11 @@
 // One series over commits: launches faint, medians strong, and everything that explains a step.
 const SHAPES = {
-  pass: ["circle", "pass", true], regression: ["triangle", "regression", true],
-  improvement: ["inverted_triangle", "improvement", true], inconclusive: ["diamond", "inconclusive", false],
+  pass: ["circle", "pass", true], regression: ["square", "regression", true],
+  improvement: ["star", "improvement", true], inconclusive: ["diamond", "inconclusive", false],
   "no-baseline": ["circle", "quiet", false], invalid: ["x", "invalid", false], [UNJUDGED]: ["circle", "pass", true],
 };
 const QUIET_VERDICTS = new Set(["pass", UNJUDGED]);
+const OUTSIDE_BAND = new Set(["invalid", "regression", "inconclusive"]);
 const BAND_RUNS = 20;
 const BAND_FEWEST = 5;
 const OTHER_COLOURS = ["second"];
@@ -13,13 +14,13 @@ function xOf(runs, points, time) {
   return points.run.map((run) => (time ? Date.parse(runs.started_at[run]) : runs.x[run]));
 }
 
-// The 5 to 95 % range of the medians of the trusted runs before each run: what passed for normal then.
+// The 5 to 95 % range of the medians of the sound runs before each run: what passed for normal then.
 function trailingBand(points) {
   const window = [];
   return points.value.map((value, i) => {
     const sorted = [...window].sort((a, b) => a - b);
     const at = (q) => sorted[Math.round(q * (sorted.length - 1))];
-    if (points.verdict[i] !== "invalid") window.push(value);
+    if (!OUTSIDE_BAND.has(points.verdict[i])) window.push(value);
     if (window.length > BAND_RUNS) window.shift();
     return sorted.length < BAND_FEWEST ? [NaN, NaN] : [at(0.05), at(0.95)];
   });
@@ -88,12 +89,17 @@ function verticals(runs, entry, time) {
   return marks.sort((a, b) => a.x - b.x);
 }
 
-function drawVerticals(figure, marks) {
+// Words stand where the data leave room: at the foot of the chart, or hanging from its top.
+function drawVerticals(figure, marks, yRange, values) {
+  const middle = (yRange.start + yRange.end) / 2;
+  const hang = values.filter((value) => value < middle).length > values.length / 2;
+  const edge = () => (hang ? yRange.end : yRange.start);
   return marks.map(({ x, text, kind }) => {
     const tint = colour(kind === "anchor" ? "anchor" : "environment");
     const short = text.length > 42 ? `${text.slice(0, 41)}…` : text;
-    const words = label({ x, y: 5, y_units: "screen", angle: Math.PI / 2, text: short, text_baseline: "top",
-      x_offset: 3, text_color: tint });
+    const words = label({ x, y: edge(), y_offset: hang ? -5 : 5, angle: Math.PI / 2, text: short, text_baseline: "top",
+      text_align: hang ? "right" : "left", x_offset: 3, text_color: tint });
+    yRange.change.connect(() => { words.y = edge(); });
     figure.add_layout(new Bokeh.Span({ location: x, dimension: "height", line_color: tint,
       line_dash: kind === "anchor" ? "solid" : "dashed", line_width: 1.5 }));
     figure.add_layout(words);
@@ -188,7 +194,7 @@ async function drawChart(host, runs, entries, { time, log, height }) {
     yRange.setv({ start: low, end: high });
   };
   fit();
-  const labels = drawVerticals(figure, verticals(runs, entries[0], time));
+  const labels = drawVerticals(figure, verticals(runs, entries[0], time), yRange, entries[0].points.value);
   drawSteps(figure, entries[0], xs[0]);
   const off = drawLimits(figure, series, yRange);
   const cursor = figure.scatter({ x: [], y: [], size: 15, fill_color: null, line_color: colour("text"), line_width: 2 });

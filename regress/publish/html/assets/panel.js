@@ -3,7 +3,7 @@ const panels = new Map();
 const RANGES = [50, 200, 1000];
 const TABLE_ROWS = 200;
 const LEGEND = [
-  ["pass", "●", "pass: median of the launches"], ["regression", "▲", "regression"], ["improvement", "▼", "improvement"],
+  ["pass", "●", "pass: median of the launches"], ["regression", "■", "regression"], ["improvement", "★", "improvement"],
   ["inconclusive", "◇", "inconclusive"], ["invalid", "✕", "invalid"], ["no-baseline", "○", "no baseline yet"],
 ];
 
@@ -226,7 +226,7 @@ function frame(panel) {
     controls(panel), panel.figure, panel.readout, panel.note,
     element("ul", { class: "legend" },
       ...LEGEND.map(([verdict, mark, words]) => element("li", { class: `v-${verdict}` }, element("b", { "aria-hidden": "true" }, mark), ` ${words}`)),
-      element("li", {}, "faint dots: launches"), element("li", {}, "shaded: middle 90 % of the 20 runs before"),
+      element("li", {}, "faint dots: launches"), element("li", {}, "shaded: middle 90 % of the 20 sound runs before"),
       element("li", {}, "dashed grey: the gate's baseline"), element("li", {}, "verticals: environment changes and anchors")),
     table);
 }

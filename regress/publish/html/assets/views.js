@@ -119,7 +119,7 @@ function whoWaits(collectives) {
   for (const { last_rank: rank } of collectives) last.set(rank, (last.get(rank) ?? 0) + 1);
   const [rank, times] = [...last].sort((a, b) => b[1] - a[1])[0];
   const waited = collectives.reduce((total, one) => total + one.skew_seconds, 0);
-  return `Rank ${rank} arrives last in ${times} of ${collectives.length} collectives; the others wait ${format(waited, "seconds")} for it and its like in this step.`;
+  return `Rank ${rank} arrives last in ${times} of ${collectives.length} collectives; all waits of this step add up to ${format(waited, "seconds")}.`;
 }
 
 function setUpTrace() {
