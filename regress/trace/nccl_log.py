@@ -178,7 +178,7 @@ _PREFIX = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[\d+\] (?:(?P<where>\
                      r"NCCL (?P<level>INFO|WARN) (?P<message>.*)")
 _VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+\S*)")
 _GIVEN_UP = re.compile(r"P2P is disabled between|Could not enable P2P|peer query failed|Legacy IPC not supported|"
-                       r"Failed to bind NVLink SHARP|Disabling CollNet|NET/IB : No device found", re.IGNORECASE)
+                       r"Failed to bind NVLink SHARP|Disabling CollNet", re.IGNORECASE)
 
 
 class _Collector:

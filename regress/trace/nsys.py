@@ -86,6 +86,31 @@ class Nsys:
         return next(known, None)
 
 
+NVTX_PACKAGE_CHANGED: VersionNumber = (0, 2, 12)
+"""First release of the Python package `nvtx` whose ranges an older nsys loses."""
+
+NVTX_LOST_UNTIL: VersionNumber = (2024, 2)
+"""Newest nsys known to lose them: 2022.4.2 and 2023.4.4 in our tests, 2024.2.3 by report."""
+
+NVTX_SEEN_FROM: VersionNumber = (2025, 3)
+"""Oldest nsys known to keep them: 2025.3.1 with 0.2.11, 0.2.12 and 0.2.17, on an H200 machine."""
+
+
+def nvtx_package_warning(nsys_version: str, nvtx_version: str) -> str | None:
+    """What becomes of ranges pushed through the Python package `nvtx` under this nsys; None when they arrive.
+
+    nsys_version, nvtx_version: as `nsys --version` and the package's metadata say them. Where they are lost nsys says
+    nothing: the domain is there, its ranges are not, and the status is 0. Ranges of torch.cuda.nvtx are not affected.
+    """
+    number = parse_version(nsys_version)
+    package = tuple(int(part) for part in re.findall(r"\d+", nvtx_version)[:3])
+    if number is None or package < NVTX_PACKAGE_CHANGED or number[:2] >= NVTX_SEEN_FROM:
+        return None
+    verb = "loses" if number[:2] <= NVTX_LOST_UNTIL else "may lose"
+    return (f"nsys {nsys_version} {verb} every range of the Python package nvtx {nvtx_version}: "
+            "install nvtx<0.2.12, or nsys 2025.3 or newer")
+
+
 def find(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Nsys | None:
     """The nsys to use, None when this machine has none that runs.
 

@@ -36,19 +36,27 @@ _SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 _CAPTURE_NAMES = ("%ENVIRONMENT_VARIABLE%", "%:COMMAND", "%:ARGUMENT\\_%", "%:WORKING\\_DIR", "%USER\\_NAME",
                   "DEVICE\\_DISPLAY\\_NAME")
 _EXPORT_NAMES = ("EXPORT\\_HOST", "EXPORT\\_USER", "EXPORT%\\_PATH%", "EXPORT%\\_FILE")
-_SYSTEM_NAMES = ("DeviceEnvironment", "Hostname", "TargetInstallDir", "InjectionFilesStoragePath")
+_SYSTEM_NAMES = ("DeviceEnvironment", "Hostname", "SystemUID", "TargetInstallDir", "InjectionFilesStoragePath")
 
 
 def scrubbed_environment(environ: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
     """The part of an environment that a traced launch may see: allow-listed, less what looks like a secret.
 
-    keep: further names to let through. A secret is one by its name (TOKEN, KEY, PASSWORD …) or by its value (an
-    address with user and password in it), and is dropped also when its family is allowed.
+    keep: names to let through whatever they look like. A secret is one by its name (TOKEN, KEY, PASSWORD …) or by its
+    value (an address with user and password in it), and is dropped also when its family is allowed.
     """
-    allowed = KEPT_NAMES | frozenset(keep)
-    return {name: value for name, value in environ.items()
-            if (name in allowed or name.startswith(KEPT_PREFIXES))
-            and not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)}
+    kept = frozenset(keep)
+    return {name: value for name, value in environ.items() if name in kept or _harmless(name, value)}
+
+
+def hidden_names(environ: Mapping[str, str], keep: Iterable[str] = ()) -> tuple[str, ...]:
+    """The names that `scrubbed_environment` leaves out, sorted; names only, so that they may be on a command line."""
+    return tuple(sorted(set(environ) - set(scrubbed_environment(environ, keep))))
+
+
+def _harmless(name: str, value: str) -> bool:
+    allowed = name in KEPT_NAMES or name.startswith(KEPT_PREFIXES)
+    return allowed and not _SECRET_NAME.search(name) and not _SECRET_VALUE.search(value)
 
 
 def scrub_sqlite(path: Path) -> int:
@@ -85,7 +93,7 @@ def _delete_named(connection: sqlite3.Connection, columns: Mapping[str, frozense
     if "name" not in columns.get(table, frozenset()):
         return 0
     condition = " OR ".join("name LIKE ? ESCAPE '\\'" for _ in names)
-    return connection.execute(f"DELETE FROM {table} WHERE {condition}", names).rowcount  # noqa: S608
+    return connection.execute(f"DELETE FROM {table} WHERE {condition}", names).rowcount
 
 
 def _empty_files(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
@@ -93,10 +101,10 @@ def _empty_files(connection: sqlite3.Connection, columns: Mapping[str, frozenset
     changed = 0
     for table in ("ProcessStreams", "ANALYSIS_FILE"):
         for column in sorted({"filenameId", "contentId"} & columns.get(table, frozenset())):
-            changed += connection.execute("UPDATE StringIds SET value = '' WHERE id IN "  # noqa: S608
+            changed += connection.execute("UPDATE StringIds SET value = '' WHERE id IN "
                                           f"(SELECT {column} FROM {table})").rowcount
         if table in columns:
-            changed += connection.execute(f"DELETE FROM {table}").rowcount  # noqa: S608
+            changed += connection.execute(f"DELETE FROM {table}").rowcount
     return changed
 
 
@@ -106,7 +114,7 @@ def _empty_assignments(connection: sqlite3.Connection, columns: Mapping[str, fro
         return 0
     ranges = ("AND id NOT IN (SELECT textId FROM NVTX_EVENTS WHERE textId IS NOT NULL)"
               if "textId" in columns.get("NVTX_EVENTS", frozenset()) else "")
-    found = [row for row in connection.execute(f"SELECT value, id FROM StringIds WHERE value LIKE '%=%' {ranges}")  # noqa: S608
+    found = [row for row in connection.execute(f"SELECT value, id FROM StringIds WHERE value LIKE '%=%' {ranges}")
              if re.match(r"[A-Z_][A-Z0-9_]*=", str(row[0]))]
     connection.executemany("UPDATE StringIds SET value = '' WHERE id = ?", [(row[1],) for row in found])
     return len(found)

@@ -18,7 +18,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from regress.errors import RegressError, TraceUnfitError
 from regress.trace.nsys import Nsys
 from regress.trace.nsys_export import export_sqlite
 from regress.trace.nsys_flags import Command, Need, arguments
-from regress.trace.nsys_privacy import scrub_sqlite, scrubbed_environment
+from regress.trace.nsys_privacy import hidden_names, scrub_sqlite, scrubbed_environment
 
 REPORT_SUFFIX = ".nsys-rep"
 
@@ -72,19 +72,23 @@ def node_reports(folder: Path, stem: str = "trace") -> tuple[Path, ...]:
     return tuple(sorted(folder.glob(f"{stem}-*{REPORT_SUFFIX}")))
 
 
-def profile_command(nsys: Nsys, output: Path, *, gpu_metrics: bool = False, cuda: bool = True,
-                    session: str = "") -> tuple[str, ...]:
+def profile_command(nsys: Nsys, output: Path, *, gpu_metrics: bool = False, cuda: bool = True, session: str = "",
+                    environ: Mapping[str, str] | None = None, keep: Iterable[str] = ()) -> tuple[str, ...]:
     """What to put before the launcher's command line.
 
     output: path of the report, `.nsys-rep` added where it lacks. cuda: trace CUDA and NVTX between cudaProfilerStart
     and -Stop; without it NVTX and the operating system's calls over the whole launch, as no CPU program opens a
     CUDA capture range. gpu_metrics: sample the counters of all GPUs too (see `Nsys.gpu_metrics_obstacle`).
     session: from `new_session`, when the caller wants to shut the session down itself.
+    environ: what the launch would inherit, by default this process's environment; names in it that the report must
+    not store are unset by an `env -u` in front. keep: names to pass on all the same.
     """
     needs = {Need.ALWAYS} | ({Need.CUDA} if cuda else set()) | ({Need.GPU_METRICS} if gpu_metrics else set())
     fills = {"trace": f"{nsys.cuda_source},nvtx" if cuda else "nvtx,osrt", "output": str(report_path(output)),
              "session": session or new_session()}
-    return (str(nsys.path), "profile", *arguments(Command.PROFILE, nsys.profile_flags, frozenset(needs), fills))
+    unset = [f"--unset={name}" for name in hidden_names(os.environ if environ is None else environ, keep)]
+    return (*(["env", *unset] if unset else []), str(nsys.path), "profile",
+            *arguments(Command.PROFILE, nsys.profile_flags, frozenset(needs), fills))
 
 
 def report_path(output: Path) -> Path:
@@ -99,11 +103,13 @@ def run(nsys: Nsys, argv: Sequence[str], output: Path, *, cuda: bool = True, gpu
     environ: passed on through `scrubbed_environment`, because the report stores all of it. What nsys and the program
     print goes to a `.log` beside the report. Where nsys refuses the GPU counters it is launched once more without.
     """
+    environ = scrubbed_environment(os.environ if environ is None else environ)
+
     def once(gpu_metrics: bool) -> Collected:
         session = new_session()
-        prefix = profile_command(nsys, output, gpu_metrics=gpu_metrics, cuda=cuda, session=session)
-        return _launch(nsys, (*prefix, *argv), report_path(output), session,
-                       environ=os.environ if environ is None else environ, timeout=timeout, grace=grace, cuda=cuda)
+        prefix = profile_command(nsys, output, gpu_metrics=gpu_metrics, cuda=cuda, session=session, environ=environ)
+        return _launch(nsys, (*prefix, *argv), report_path(output), session, environ=environ, timeout=timeout,
+                       grace=grace, cuda=cuda)
 
     collected = once(gpu_metrics)
     if not (gpu_metrics and collected.without_gpu_metrics):
@@ -122,7 +128,7 @@ def _launch(nsys: Nsys, command: tuple[str, ...], report: Path, session: str, *,
             stale.unlink(missing_ok=True)
         with log.open("wb") as stream:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-                                       env=scrubbed_environment(environ), start_new_session=True)
+                                       env=dict(environ), start_new_session=True)
             ended = end_in_time(nsys, process, session, timeout, grace)
         printed = log.read_text(errors="replace")
     except OSError as error:
@@ -220,7 +226,7 @@ def _missing(nsys: Nsys, report: Path, log: str) -> TraceUnfitError:
         elsewhere = re.search(rf"^\s+(/\S+{re.escape(REPORT_SUFFIX)})$", log, flags=re.MULTILINE)
         return TraceUnfitError(f"nsys could not create it: {failed[2]}", where=where,
                                next_step=f"the report went to {elsewhere[1]}" if elsewhere else "free the path")
-    if re.search(r"^(No reports were generated|Generated:\s*)\Z", log.rstrip(), flags=re.MULTILINE):
+    if re.search(r"^\s*(No reports were generated\.?|Generated:)\s*\Z", log, flags=re.MULTILINE):
         return TraceUnfitError("no process opened the capture range, so nothing was recorded", where=where,
                                accepted="cudaProfilerStart called by a rank while CUDA is traced",
                                next_step="see whether the ranks reached their timed part, and ran on a GPU")
