@@ -6,7 +6,7 @@ Every reading is None where the driver, a virtual machine or a partition cannot 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -17,12 +17,11 @@ class GpuReading:
 
     throttle: names of the active clock event reasons. nvlink_active, nvlink_inactive: links up and down.
     nvlink_errors: replay, recovery and CRC errors counted on all links since the driver loaded.
-    other_pids: processes on the GPU as the driver numbers them; empty inside most containers.
+    pids: compute processes on the GPU as the driver numbers them; empty inside most containers.
     """
 
     sm_clock: int | None = None
     sm_clock_max: int | None = None
-    memory_clock: int | None = None
     throttle: tuple[str, ...] | None = None
     temperature: int | None = None
     power: float | None = None
@@ -30,7 +29,7 @@ class GpuReading:
     gpu_use: float | None = None
     memory_used: int | None = None
     memory_total: int | None = None
-    other_pids: tuple[int, ...] | None = None
+    pids: tuple[int, ...] | None = None
     ecc_uncorrected: int | None = None
     remapped_rows: int | None = None
     remap_pending: bool | None = None
@@ -82,7 +81,11 @@ class Devices(Protocol):
         ...
 
     def read(self, index: int) -> GpuReading:
-        """Everything that changes, now."""
+        """Everything, now."""
+        ...
+
+    def sample(self, index: int) -> GpuReading:
+        """What changes from moment to moment, now; the rest None. Cheap enough for ten calls a second."""
         ...
 
 
@@ -150,33 +153,38 @@ class NvmlDevices:
         level = self._ask("nvmlDeviceGetTopologyCommonAncestor", self._handle(index), self._handle(other))
         return None if level is None else _TOPOLOGY.get(int(level))
 
-    def read(self, index: int) -> GpuReading:
-        """Everything that changes, now."""
+    def sample(self, index: int) -> GpuReading:
+        """What changes from moment to moment."""
         handle, nvml, ask = self._handle(index), self.nvml, self._ask
-        memory, remapped = ask("nvmlDeviceGetMemoryInfo", handle), ask("nvmlDeviceGetRemappedRows", handle)
-        use, mig = ask("nvmlDeviceGetUtilizationRates", handle), ask("nvmlDeviceGetMigMode", handle)
-        mode, persistence = ask("nvmlDeviceGetComputeMode", handle), ask("nvmlDeviceGetPersistenceMode", handle)
-        active, inactive, errors = self._nvlinks(handle)
+        memory, use = ask("nvmlDeviceGetMemoryInfo", handle), ask("nvmlDeviceGetUtilizationRates", handle)
         return GpuReading(
             sm_clock=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-            sm_clock_max=ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
-            memory_clock=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM),
             throttle=self._throttle(handle),
             temperature=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
             power=_watts(ask("nvmlDeviceGetPowerUsage", handle)),
-            power_limit=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
             gpu_use=None if use is None else use.gpu / 100,
             memory_used=None if memory is None else int(memory.used),
             memory_total=None if memory is None else int(memory.total),
-            other_pids=self._processes(handle),
+            pids=self._processes(handle),
+            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle))
+
+    def read(self, index: int) -> GpuReading:
+        """Everything."""
+        handle, nvml, ask = self._handle(index), self.nvml, self._ask
+        remapped, mig = ask("nvmlDeviceGetRemappedRows", handle), ask("nvmlDeviceGetMigMode", handle)
+        mode, persistence = ask("nvmlDeviceGetComputeMode", handle), ask("nvmlDeviceGetPersistenceMode", handle)
+        active, inactive, errors = self._nvlinks(handle)
+        return replace(
+            self.sample(index),
+            sm_clock_max=ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+            power_limit=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
             ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                                 nvml.NVML_VOLATILE_ECC),
             remapped_rows=None if remapped is None else int(remapped[0]) + int(remapped[1]),
             remap_pending=None if remapped is None else bool(remapped[2]),
             remap_failed=None if remapped is None else bool(remapped[3]),
-            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
             pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
             pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
             nvlink_active=active, nvlink_inactive=inactive, nvlink_errors=errors,
             compute_mode=_COMPUTE_MODES[mode] if mode is not None and 0 <= mode < len(_COMPUTE_MODES) else None,

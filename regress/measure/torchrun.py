@@ -19,7 +19,7 @@ import msgspec
 from regress.errors import MeasurementError
 from regress.measure.agent import Answer, Request
 from regress.measure.failure import describe_failures, hint, is_port_clash, tail
-from regress.measure.guard import STACK_SIGNAL, boot_command
+from regress.measure.guard import LAUNCH_MARK, STACK_SIGNAL, boot_command
 from regress.measure.launch import LaunchResult
 from regress.measure.processes import end_marked, marked, send
 from regress.measure.progress import format_states
@@ -70,6 +70,12 @@ class TorchrunLauncher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """A variable for helpers of the launches (a service on the GPU): `close()` ends a process that has it, and
+        the agent does so when this process is killed."""
+        return {LAUNCH_MARK: f"{self._gate}/aside"}
 
     def start(self) -> RunningAgent:
         """Starts the agent unless it runs, so that its import of torch overlaps with what the caller does next."""
