@@ -14,6 +14,9 @@ from regress.units import Better, Unit, format_change, format_value
 WINDOW = 20
 """How many earlier runs count as "since the baseline" for changes of the environment."""
 
+SUBJECT_LENGTH = 72
+"""What git advises for a subject; longer ones are cut."""
+
 SEVERITIES = ("critical", "warning", "info")
 UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -146,7 +149,9 @@ def commit_name(facts: RunFacts) -> str:
     if facts.commit.sha is None:
         return facts.run_id
     dirty = "+" if facts.commit.dirty else ""
-    return f"{facts.commit.sha[:9]}{dirty} {visible(facts.commit.subject or '')}".strip()
+    subject = visible(facts.commit.subject or "")
+    short = subject if len(subject) <= SUBJECT_LENGTH else f"{subject[:SUBJECT_LENGTH - 1]}…"
+    return f"{facts.commit.sha[:9]}{dirty} {short}".strip()
 
 
 def since_in_words(trend: Trend, row: Row) -> str:
@@ -154,7 +159,8 @@ def since_in_words(trend: Trend, row: Row) -> str:
     if row.since is None:
         return ""
     changed = changes_in_words(change for change in trend.changes if change.run == row.since)
-    return f"Since {commit_name(trend.runs[row.since])}" + (f" (in the same run: {changed})" if changed else "")
+    first = "Since" if row.since_exactly else "First seen at"
+    return f"{first} {commit_name(trend.runs[row.since])}" + (f" (in the same run: {changed})" if changed else "")
 
 
 def changes_in_words(changes: Iterable[EnvironmentChange]) -> str:

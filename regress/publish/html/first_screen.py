@@ -29,7 +29,7 @@ MARKS = {Verdict.PASS: "●", Verdict.REGRESSION: "■", Verdict.IMPROVEMENT: "�
          Verdict.NO_BASELINE: "○", Verdict.INVALID: "✕"}
 SPARK_POINTS = 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 26
-ROWS_AT_FIRST = 12
+ROWS_AT_FIRST, ROWS_AT_MOST = 12, 40
 REASONS_AT_FIRST = 3
 EXPLANATIONS_AT_FIRST = 1
 
@@ -45,27 +45,20 @@ def first_screen(trend: Trend, ordered: Sequence[Row]) -> str:
     if run is None or words is None:
         return ('<section class="verdict empty"><h1>No runs yet</h1><p>Run <code>pytest --comm-regress</code> '
                 "and open this report again.</p></section>")
-    return (f'{_verdict(run, words)}<div class="pair">{_why(trend, run, ordered)}{_machine(trend, run)}</div>'
+    return (f'{_verdict(trend, run, words)}<div class="pair">{_why(trend, run, ordered)}{_machine(trend, run)}</div>'
             f"{_table(trend, ordered)}")
 
 
-def _verdict(run: Run, words: Headline) -> str:
+def _verdict(trend: Trend, run: Run, words: Headline) -> str:
     detail = "".join(f"<p{kind}>{escape(line)}</p>" for line, kind in (
         (words.detail, ""), (words.since, ' class="since-commit"')) if line)
-    commit = text(commit_name_of(run))
+    commit = text(commit_name(trend.runs[trend.latest_index or 0]))
     branch = f" on <bdi>{text(run.commit.branch)}</bdi>" if run.commit.branch else ""
     return (f'<section class="verdict v-{words.verdict.value}"><h1><span class="mark" aria-hidden="true">'
             f"{MARKS[words.verdict]}</span> {escape(words.sentence)}</h1>{detail}"
             f'<p class="quiet">Latest run: <bdi>{commit}</bdi>{branch}, '
             f'<time datetime="{text(run.started_at)}">{text(run.started_at[:16].replace("T", " "))}</time> UTC</p>'
             "</section>")
-
-
-def commit_name_of(run: Run) -> str:
-    """The measured commit's short hash and subject, the run's id without one."""
-    if run.commit.sha is None:
-        return run.run_id
-    return f"{run.commit.sha[:9]}{'+' if run.commit.dirty else ''} {run.commit.subject or ''}".strip()
 
 
 def _why(trend: Trend, run: Run, ordered: Sequence[Row]) -> str:
@@ -134,7 +127,8 @@ def _facts(facts: dict[str, Scalar]) -> str:
 
 def _table(trend: Trend, ordered: Sequence[Row]) -> str:
     judged = [row for row in ordered if row.verdict is not None]
-    first = max(ROWS_AT_FIRST, sum(row.verdict is not Verdict.PASS for row in judged))
+    telling = sum(row.verdict not in (Verdict.PASS, Verdict.NO_BASELINE) for row in judged)
+    first = max(ROWS_AT_FIRST, min(telling, ROWS_AT_MOST))
     body = "".join(_row(trend, row, i >= first or row.verdict is None) for i, row in enumerate(ordered))
     hidden = len(ordered) - sum(row.verdict is not None for row in ordered[:first])
     button = (f'<button type="button" id="all-rows" aria-expanded="false">Show all {len(ordered)} series</button>'
@@ -158,7 +152,7 @@ def _row(trend: Trend, row: Row, later: bool) -> str:
     nothing = " none" if row.since is None else ""
     since = "–" if row.since is None else f"<bdi>{text(commit_name(trend.runs[row.since]))}</bdi>"
     if row.since is not None and not row.since_exactly:
-        since += " <small>or shortly before</small>"
+        since = f"<small>first seen at</small> {since}"
     now = format_value(row.now, series.unit) if row.now is not None else "not measured"
     mark = MARKS[row.verdict] if row.verdict else "·"
     gate = "" if finding is None or finding.gated else " <small>not gated</small>"

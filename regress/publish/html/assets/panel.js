@@ -2,6 +2,8 @@
 const panels = new Map();
 const RANGES = [50, 200, 1000];
 const TABLE_ROWS = 200;
+const FIRST_VIEW = 200;
+const LEAD = 40;
 const LEGEND = [
   ["pass", "●", "pass: median of the launches"], ["regression", "■", "regression"], ["improvement", "★", "improvement"],
   ["inconclusive", "◇", "inconclusive"], ["invalid", "✕", "invalid"], ["no-baseline", "○", "no baseline yet"],
@@ -108,6 +110,17 @@ function lastRuns(panel, count) {
     Math.max(...panel.chart.xs.map((x) => x.at(-1))));
 }
 
+// A long history opens on its end, far enough back to show the step that the latest verdict is about.
+function firstView(panel) {
+  const { points } = panel.entries[0];
+  const count = points.run.length;
+  if (count <= 2 * FIRST_VIEW) return;
+  let step = count;
+  while (step > 0 && points.verdict[step - 1] === points.verdict[count - 1]) step -= 1;
+  const known = ["regression", "improvement"].includes(points.verdict[count - 1]) ? count - step + LEAD : 0;
+  lastRuns(panel, Math.min(count, Math.max(FIRST_VIEW, known)));
+}
+
 function commitRange(panel) {
   const xs = panel.chart.xs[0];
   const runs = panel.entries[0].points.run;
@@ -131,6 +144,7 @@ async function redraw(panel) {
   panel.floating.hidden = true;
   panel.chart = await drawChart(panel.host, panel.runs, panel.entries,
     { time: panel.time, log: panel.log, height: window.innerWidth < 600 ? 280 : 380 });
+  firstView(panel);
   panel.section.dataset.points = String(panel.entries[0].points.run.length);
   const off = panel.chart.off.length ? `Off the chart: ${panel.chart.off.join(", ")}. ` : "";
   const restless = Object.entries(report.restless_facts).map(([fact, count]) => `${fact} (${count} times)`);
