@@ -62,6 +62,13 @@ def _finite(value: float, where: str) -> None:
     _require(math.isfinite(value), f"{value!r} is not a finite number", "finite numbers; absent means None", where)
 
 
+def _all_finite(values: Sequence[float], where: str) -> None:
+    # A history of thousands of runs is checked on reading: the loop over good values stays out of Python.
+    if not all(map(math.isfinite, values)):
+        for value in values:
+            _finite(value, where)
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A workload with its parameters; hashable, and printed as `allreduce[16MiB-float32-2xcuda]`.
@@ -158,8 +165,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         where = f"measurement {self.metric}"
-        for number in (self.value, *self.samples, *self.statistics.values()):
-            _finite(number, where)
+        _all_finite((self.value, *self.samples, *self.statistics.values()), where)
         if self.unit is not Unit.RATIO:
             smallest = min(self.samples, default=self.value)
             _require(min(smallest, self.value) >= 0, f"{min(smallest, self.value)!r} {self.unit.value}",

@@ -33,8 +33,8 @@ class _SqliteConnection:
     def rows(self, statement: str, values: Mapping[str, Bound] | None = None) -> list[Row]:
         return self._link.execute(statement, dict(values or {})).fetchall()
 
-    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> None:
-        self._link.executemany(statement, [dict(one) for one in values])
+    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> int:
+        return self._link.executemany(statement, values).rowcount
 
 
 class SqliteDatabase:

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from regress.history.index import Bound, Connection, RunRow
+from regress.history.index import Bound, Connection, Row, RunRow, Window
 
 SERIES_COLUMNS = ("run_id", "attempt", "commit", "started_at", "value", "low", "high", "p25", "p50", "p95", "launches",
                   "baseline", "verdict")
 """value: median over launches, in the metric's base unit; low, high: over launches; p25, p50, p95: medians over
 launches of the quantiles inside each; baseline and verdict: as judged then, None where the metric was not judged."""
 
-_STORED = ("value", "low", "high", "p25", "p50", "p95", "launches", "baseline", "verdict")
+_SERIES = """SELECT r.run_id, r.attempt, r.commit_sha, r.started_at, x.value, x.low, x.high, x.p25, x.p50, x.p95,
+    x.launches, x.baseline, x.verdict FROM comm_regress_result x JOIN comm_regress_run r ON r.id = x.run
+    WHERE x.series = :series AND {condition} ORDER BY r.started_at DESC, r.run_id DESC, r.attempt DESC"""
 
 
-def series(connection: Connection, newest_first: Sequence[RunRow], case: str, metric: str) -> pd.DataFrame:
-    """One metric of one case over these runs, oldest first; `attrs` holds case, metric, unit and better."""
+def series(connection: Connection, window: Window, case: str, metric: str,
+           order: Callable[[list[Row]], list[Row]]) -> pd.DataFrame:
+    """One metric of one case over the runs of a window, oldest first; `attrs` holds case, metric, unit and better.
+
+    order: rearranges lines that come newest first by time, the commit in their third place.
+    """
     described = connection.rows("SELECT id, unit, better FROM comm_regress_series "
                                 "WHERE case_id = :case_id AND metric = :metric", {"case_id": case, "metric": metric})
-    stored: dict[int, tuple[Bound, ...]] = {}
+    lines: list[Row] = []
     if described:
-        found = connection.rows(f"SELECT run, {', '.join(_STORED)} FROM comm_regress_result WHERE series = :series",
-                                {"series": described[0][0]})
-        stored = {int(row[0]): row[1:] for row in found}
-    lines = [(run.run_id, run.attempt, run.commit, run.started_at, *stored[run.key])
-             for run in reversed(newest_first) if run.key in stored]
-    columns = list(zip(*lines, strict=True)) if lines else [()] * len(SERIES_COLUMNS)
+        condition, values = window.clause()
+        lines = connection.rows(_SERIES.format(condition=condition), values | {"series": described[0][0]})
+    columns = list(zip(*reversed(order(lines)), strict=True)) if lines else [()] * len(SERIES_COLUMNS)
     frame: pd.DataFrame = pd.DataFrame(dict(zip(SERIES_COLUMNS, map(_column, SERIES_COLUMNS, columns), strict=True)))
     frame.attrs.update(case=case, metric=metric, unit=described[0][1] if described else None,
                        better=described[0][2] if described else None)
@@ -38,8 +41,8 @@ def series(connection: Connection, newest_first: Sequence[RunRow], case: str, me
 
 def _column(name: str, values: Sequence[Bound]) -> npt.NDArray[np.generic] | pd.DatetimeIndex:
     if name == "started_at":
-        moments = [str(value).rstrip("Z") for value in values]
-        times: pd.DatetimeIndex = pd.DatetimeIndex(np.array(moments, dtype="datetime64[us]"), tz="UTC")
+        # The index keeps UTC with 26 characters before the Z: cutting it there beats parsing time zones.
+        times: pd.DatetimeIndex = pd.DatetimeIndex(np.array(values, dtype="U26").astype("datetime64[us]"), tz="UTC")
         return times
     if name in ("attempt", "launches"):
         return np.array(values, dtype=np.int64)

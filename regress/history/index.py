@@ -6,17 +6,22 @@ the SQL that both engines share, with `:name` parameters; `Database` hides how e
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from regress.history.runs import Entry, Problem, utc, without_samples
+from regress.history.runs import Entry, Problem, utc
 from regress.record import CaseOutcome, Measurement, Run, Verdict, run_from_json, to_json
 
 SCHEMA = "3"
 """Another value than the stored one means: drop everything and build the index again."""
+
+# Cut out of our own encoding, which is several times faster than building the run again. Inside a JSON text every
+# quote is escaped, so that nothing a warning or a commit's subject says can look like this.
+_SAMPLES = re.compile(rb'"samples":\[[^\]]*\]')
 
 Bound = str | int | float | bytes | None
 Row = tuple[Any, ...]
@@ -64,8 +69,8 @@ class Connection(Protocol):
     def rows(self, statement: str, values: Mapping[str, Bound] | None = None) -> list[Row]:
         """Run one statement and return what it yields."""
 
-    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> None:
-        """Run one statement for each set of values."""
+    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> int:
+        """Run one statement for each set of values, which may hold more than it needs; returns the rows changed."""
 
 
 class Database(Protocol):
@@ -190,14 +195,14 @@ def put(connection: Connection, run: Run, entry: Entry) -> Problem | None:
         problem = Problem(entry.name, f"holds run {run.run_id} attempt {run.attempt}, as {location} does")
         put_problem(connection, problem, entry)
         return problem
-    slim = zlib.compress(to_json(without_samples(run)), 1)
+    slim = zlib.compress(_SAMPLES.sub(b'"samples":[]', to_json(run)), 1)
     connection.rows("INSERT INTO comm_regress_slim (run, content) VALUES (:run, :content) ON CONFLICT DO NOTHING",
                     {"run": key, "content": slim})
-    results = [values | {"run": key} for values in _results(run)]
-    connection.many(_INSERT_SERIES, [{n: values[n] for n in ("case_id", "metric", "unit", "better")}
-                                     for values in results])
-    connection.many(_INSERT_RESULT, [{n: v for n, v in values.items() if n not in ("unit", "better")}
-                                     for values in results])
+    results = list(_results(run, int(key)))
+    # The series are there already unless this run brings a new one: then too few lines find theirs.
+    if results and connection.many(_INSERT_RESULT, results) != len(results):
+        connection.many(_INSERT_SERIES, results)
+        connection.many(_INSERT_RESULT, results)
     return None
 
 
@@ -243,7 +248,7 @@ _WORST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdi
                 Verdict.PASS)
 
 
-def _results(run: Run) -> Iterator[dict[str, Bound]]:
+def _results(run: Run, key: int) -> Iterator[dict[str, Bound]]:
     """One row for each metric of each case, folded over launches by the median, in an order all writers share.
 
     Head launches count; a metric that only profiled launches give is folded over those. Base launches never count.
@@ -264,12 +269,16 @@ def _results(run: Run) -> Iterator[dict[str, Bound]]:
         measured = by_role.get("head") or by_role["traced"]
         values = [m.value for m in measured]
         opinion = opinions.get(place)
-        yield {"case_id": place[0], "metric": place[1], "unit": measured[0].unit.value,
+        yield {"run": key, "case_id": place[0], "metric": place[1], "unit": measured[0].unit.value,
                "better": measured[0].better.value, "value": _median(values), "low": min(values), "high": max(values),
-               "launches": len(values), "baseline": opinion[1] if opinion else None,
-               "verdict": _WORST_FIRST[opinion[0]].value if opinion else None,
-               **{name: _median([s for m in measured if (s := m.statistic(name)) is not None])
-                  for name in ("p25", "p50", "p95")}}
+               "p25": _statistic(measured, "p25"), "p50": _statistic(measured, "p50"),
+               "p95": _statistic(measured, "p95"), "launches": len(values),
+               "baseline": opinion[1] if opinion else None,
+               "verdict": _WORST_FIRST[opinion[0]].value if opinion else None}
+
+
+def _statistic(measured: Sequence[Measurement], name: str) -> float | None:
+    return _median([found for m in measured if (found := m.statistics.get(name)) is not None])
 
 
 def _gather(gathered: dict[tuple[str, str], dict[str, list[Measurement]]], role: str, outcome: CaseOutcome) -> None:
@@ -279,8 +288,8 @@ def _gather(gathered: dict[tuple[str, str], dict[str, list[Measurement]]], role:
 
 
 def _median(values: list[float]) -> float | None:
-    if not values:
-        return None
+    if len(values) < 2:
+        return values[0] if values else None
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -53,11 +53,10 @@ class _ServerConnection:
         result = self._link.execute(sa.text(statement), dict(values or {}))
         return [tuple(row) for row in result] if result.returns_rows else []
 
-    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> None:
+    def many(self, statement: str, values: Sequence[Mapping[str, Bound]]) -> int:
         import sqlalchemy as sa
 
-        if values:
-            self._link.execute(sa.text(statement), [dict(one) for one in values])
+        return self._link.execute(sa.text(statement), [dict(one) for one in values]).rowcount if values else 0
 
 
 class ServerDatabase:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from regress.errors import HistoryError, RecordError
 from regress.history import index
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_FOLDER = ".comm-regress"
+ItemT = TypeVar("ItemT")
+
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -139,16 +141,18 @@ class History:
         self._backend.sync()
         with self._reading() as connection:
             found = index.run_rows(connection, window)
-        return by_ancestry(found, lambda row: row.commit, self._ancestry(found))
+        return self._arranged(found, lambda row: row.commit)
 
     def series(self, case: str, metric: str, *, environment: str | None = None, main_only: bool = False,
                since: str | None = None, before: str | None = None) -> pd.DataFrame:
         """One metric of one case over all runs of the window, oldest first; columns in `frames.SERIES_COLUMNS`."""
         from regress.history import frames
 
-        rows = self.rows(Window(environment, main_only, since, before))
+        self._backend.sync()
+        window = Window(environment, main_only, since, before)
         with self._reading() as connection:
-            return frames.series(connection, rows, case, metric)
+            return frames.series(connection, window, case, metric,
+                                 lambda lines: self._arranged(lines, lambda line: line[2]))
 
     def medians(self, last: int = 200, *, environment: str | None = None, main_only: bool = False) -> pd.DataFrame:
         """Medians over launches of every metric of every case in the last runs, oldest first.
@@ -261,11 +265,14 @@ class History:
             found.setdefault((mark.run_id, mark.attempt), []).append(mark.acceptance)
         return found
 
-    def _ancestry(self, rows: Sequence[RunRow]) -> dict[str, int]:
-        shas = frozenset(row.commit for row in rows if row.commit)
-        if self._repository is not None and not shas <= self._asked:
+    def _arranged(self, newest_first: list[ItemT], commit: Callable[[ItemT], str | None]) -> list[ItemT]:
+        """By git ancestry where the repository is at hand, else as they came."""
+        if self._repository is None:
+            return newest_first
+        shas = frozenset(sha for item in newest_first if (sha := commit(item)))
+        if not shas <= self._asked:
             self._order, self._asked = ancestry(self._repository, shas | self._asked), shas | self._asked
-        return self._order
+        return by_ancestry(newest_first, commit, self._order)
 
     @contextmanager
     def _reading(self) -> Iterator[index.Connection]:
