@@ -54,6 +54,11 @@ class Importer:
             return "" if self.hidden else "this nsys comes without its importer (host-linux-x64/QdstrmImporter)"
         return f"the importer {self.path} lacks {', '.join(self.missing)}" if self.missing else ""
 
+    @property
+    def rank(self) -> int:
+        """2 when it can be loaded, 1 when nothing is known of it, 0 when no report can be written."""
+        return 0 if self.obstacle else 1 if self.path is None else 2
+
 
 @dataclass(frozen=True, slots=True)
 class Nsys:
@@ -131,7 +136,7 @@ def find(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Ns
         return found
     others = [nsys for path in vendor_paths(root) if (nsys := probe(path)) is not None]
     first = [found] if on_path is not None and found is not None else []
-    return max(first + others, key=lambda nsys: (not nsys.importer.obstacle, nsys.number), default=None)
+    return max(first + others, key=lambda nsys: (nsys.importer.rank, nsys.number), default=None)
 
 
 def vendor_paths(root: Path = Path("/")) -> tuple[Path, ...]:

@@ -96,7 +96,8 @@ FLAGS: tuple[Flag, ...] = (
          since=(2025, 3)),
     Flag("--quiet", "true", Command.EXPORT, Need.ALWAYS, "no progress bar in the log"),
     Flag("--force-overwrite", "true", Command.EXPORT, Need.ALWAYS, "a left-over file must not stop the export"),
-    Flag("--output", "{output}", Command.EXPORT, Need.ALWAYS, "an explicit path"),
+    Flag("--output", "{output}", Command.EXPORT, Need.ALWAYS,
+         "an explicit path: the database gets its final name only when it is complete"),
 )
 
 
