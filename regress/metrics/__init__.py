@@ -14,18 +14,21 @@ from regress.record import Case, Measurement, RankResult, TimingMode
 from regress.units import Better, Unit
 
 if TYPE_CHECKING:
-    from regress.trace.timeline import Timeline
+    from regress.trace.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A metric's value from a trace: folded over ranks by the worst rank in the metric's direction.
 
-    by_rank: the same per rank, where it exists per rank. None instead of a Reading means "not measured".
+    by_rank: the same per rank, where it exists per rank. samples: one value a collective, where there is one for each.
+    detail: figures that the value is made of, by name, in base units. None instead of a Reading means "not measured".
     """
 
     value: float
     by_rank: dict[int, float] = field(default_factory=dict)
+    samples: tuple[float, ...] = ()
+    detail: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -36,7 +39,7 @@ class Metric:
     summary: its definition in one sentence; source: where the formula comes from.
     collective: applies to collectives (True), to training steps (False) or to both (None).
     from_ranks: the measurement from all ranks of one case in one launch, ordered by rank, or None.
-    from_trace: the reading from a timeline, or None when this trace cannot give it.
+    from_trace: the reading from a run's traces, or None when this trace cannot give it.
     gated: judged by default when measured.
     """
 
@@ -47,7 +50,7 @@ class Metric:
     source: str
     collective: bool | None = None
     from_ranks: Callable[[Metric, Case, tuple[RankResult, ...]], Measurement | None] | None = None
-    from_trace: Callable[[Timeline], Reading | None] | None = None
+    from_trace: Callable[[Analysis], Reading | None] | None = None
     gated: bool = False
 
     def name_for(self, workload: str) -> str:
@@ -62,3 +65,8 @@ def slowest_rank(results: Sequence[RankResult], mode: TimingMode) -> tuple[float
     """
     series = [result.seconds.get(mode.value, ()) for result in results]
     return tuple(max(values) for values in zip(*series, strict=False)) if series else ()
+
+
+def worst(by_rank: dict[int, float], better: Better) -> float:
+    """The value of the worst rank in the metric's direction; `by_rank` is not empty."""
+    return max(by_rank.values()) if better is Better.LOWER else min(by_rank.values())

@@ -7,7 +7,7 @@ the transfer, and who started last is who the others waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,14 @@ class Matched:
     """Collectives of one communicator. start and end: one row a collective, one column a rank, in ns.
 
     ranks: rank of each column. size_bytes: as NCCL counts it per call, -1 where unknown. in_steps: launched inside a
-    step on every rank.
+    step on every rank. channels: thread blocks of its kernels, the fewest over ranks, 0 where unknown.
     """
 
     communicator: int
     ranks: tuple[int, ...]
     operation: NDArray[np.int32]
     size_bytes: Int64
+    channels: NDArray[np.int32]
     in_steps: NDArray[np.bool_]
     start: Int64
     end: Int64
@@ -144,8 +145,10 @@ def _align(communicator: int, sides: list[tuple[Lane, Int64]]) -> tuple[Matched,
     start = np.stack([lane.collectives.start[rows[keep]] + lane.offset_ns for lane, rows in sides], axis=1)
     end = np.stack([lane.collectives.end[rows[keep]] + lane.offset_ns for lane, rows in sides], axis=1)
     inside = np.logical_and.reduce([lane.collectives.in_steps[rows[keep]] for lane, rows in sides], axis=0)
+    channels = np.stack([lane.collectives.channels[rows[keep]] for lane, rows in sides]).min(axis=0)
     ranks = tuple(lane.rank if lane.rank is not None else -1 for lane, _ in sides)
-    return Matched(communicator, ranks, operation[0][keep], size[0][keep], inside, start, end), warnings
+    return Matched(communicator, ranks, operation[0][keep], size[0][keep], channels, inside, start,
+                   end), warnings
 
 
 def _one_clock(groups: list[Matched], lanes: Sequence[Lane]) -> tuple[list[Matched], list[int]]:
@@ -167,6 +170,5 @@ def _one_clock(groups: list[Matched], lanes: Sequence[Lane]) -> tuple[list[Match
     moved = []
     for group in groups:
         shift = np.array([offset[rank] for rank in group.ranks], np.int64)
-        moved.append(Matched(group.communicator, group.ranks, group.operation, group.size_bytes, group.in_steps,
-                             group.start - shift, group.end - shift))
+        moved.append(replace(group, start=group.start - shift, end=group.end - shift))
     return moved, offsets

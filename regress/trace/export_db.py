@@ -161,12 +161,10 @@ def open_export(path: Path) -> Iterator[ExportDb]:
         connection.close()
 
 
-def require_kernels(db: ExportDb) -> None:
-    """Raise TraceUnfitError where the export holds no kernel, with the reason the export itself gives."""
-    if db.tables("CUPTI_ACTIVITY_KIND_KERNEL"):
-        return
+def no_kernels(db: ExportDb) -> TraceUnfitError:
+    """The error for an export without kernels, with the reason the export itself gives."""
     if db.tables("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-        raise TraceUnfitError("CUDA graphs were traced as a whole, so no kernel is in the trace", where=str(db.path),
-                              next_step="profile with --cuda-graph-trace=node")
-    raise TraceUnfitError("no GPU kernel in the trace", where=str(db.path), accepted="a capture with CUDA tracing",
-                          next_step="profile with --trace=cuda,nvtx and check that the capture range was opened")
+        return TraceUnfitError("CUDA graphs were traced as a whole, so no kernel is in the trace", where=str(db.path),
+                               next_step="profile with --cuda-graph-trace=node")
+    return TraceUnfitError("no GPU kernel in the trace", where=str(db.path), accepted="a capture with CUDA tracing",
+                           next_step="profile with --trace=cuda,nvtx and check that the capture range was opened")

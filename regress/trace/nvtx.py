@@ -6,7 +6,6 @@ Domain ids are per process and may lack their creation row, so NCCL's ranges are
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 
 from regress.trace.codes import Codes
 from regress.trace.export_db import ExportDb
+from regress.trace.host_ranges import HOST_COMM_RANGE, RANK_MARK, is_step, kept_by
+from regress.trace.names import operation
 from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, Offsets, Payload, decode_payload
-from regress.trace.timeline import ReadOptions, Steps
+from regress.trace.timeline import HostComm, ReadOptions, Steps
 
 Int64 = NDArray[np.int64]
-RANK_MARK = re.compile(r"comm_regress\.rank=(\d+)/(\d+)")
-PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _RANGES = (59, 60)
 _THREAD_BITS = 0xFFFFFF
 
@@ -29,6 +28,7 @@ class NvtxFound:
     """marks and init_ranks: process key to (rank, world size). clipped: ranges that never ended in the trace."""
 
     steps: Steps
+    host_comm: HostComm
     nccl: NcclRanges
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
     init_ranks: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class NvtxFound:
 
 
 def _wanted(text: str, options: ReadOptions) -> bool:
-    return (text == options.step_range or text in options.keep
-            or any(known.fullmatch(text) for known in (NCCL_RANGE, RANK_MARK, PROFILER_STEP)))
+    return (is_step(text, options) or kept_by(text, options)
+            or any(known.fullmatch(text) for known in (NCCL_RANGE, RANK_MARK, HOST_COMM_RANGE)))
 
 
 def _offsets(db: ExportDb) -> Offsets:
@@ -58,7 +58,8 @@ def _query(db: ExportDb, table: str, registered: list[int], options: ReadOptions
     choices = f"textId IN ({', '.join(map(str, registered))}) OR " if usable else ""
     return (f'SELECT start, "end", eventType, globalTid, text, {", ".join(fields)} FROM "{table}" WHERE {choices}'
             f"text IN ({', '.join('?' * (len(options.keep) + 1))}) OR text GLOB 'nccl[A-Z]*' "
-            "OR text GLOB 'comm_regress.rank=*' OR text GLOB 'ProfilerStep#*'", [options.step_range, *options.keep])
+            "OR text GLOB 'comm_regress.rank=*' OR text GLOB 'ProfilerStep#*' OR text GLOB 'case:*' "
+            "OR text GLOB '[a-z]*/[0-9]*'", [options.step_range, *options.keep])
 
 
 def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, texts: list[str]) -> NvtxFound:
@@ -89,15 +90,24 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
                 _note_rank(inits, process, payload)
             elif kind in _RANGES and isinstance(end, int):
                 found.setdefault(text, []).append((start, end, process))
-    named = {text: _steps(rows, processes) for text, rows in found.items() if text in options.keep}
-    steps = [row for text, rows in found.items() if text == options.step_range or PROFILER_STEP.fullmatch(text)
-             for row in rows]
-    return NvtxFound(_steps(steps, processes), nccl, marks, inits, named, clipped)
+    named = {text: _steps(rows, processes) for text, rows in found.items() if kept_by(text, options)}
+    steps = [row for text, rows in found.items() if is_step(text, options) for row in rows]
+    return NvtxFound(_steps(steps, processes), _host_comm(found, processes), nccl, marks, inits, named, clipped)
 
 
 def _steps(rows: list[tuple[int, int, int]], processes: Codes) -> Steps:
     columns = np.array(rows, np.int64).reshape(-1, 3)
     return Steps(columns[:, 0].copy(), columns[:, 1].copy(), processes.encode(columns[:, 2]))
+
+
+def _host_comm(found: dict[str, list[tuple[int, int, int]]], processes: Codes) -> HostComm:
+    """The ranges our workloads set around collectives: all that a CPU backend leaves in such a trace."""
+    rows = sorted((start, end, process, operation(known.group(1).replace("_", "")), int(known.group(2)))
+                  for text, spans in found.items() if (known := HOST_COMM_RANGE.fullmatch(text))
+                  for start, end, process in spans)
+    columns = np.array(rows, np.int64).reshape(-1, 5)
+    return HostComm(columns[:, 0].copy(), columns[:, 1].copy(), processes.encode(columns[:, 2]),
+                    columns[:, 3].astype(np.int32), columns[:, 4].copy())
 
 
 def _note_rank(inits: dict[int, tuple[int, int]], process: int, payload: Payload) -> None:

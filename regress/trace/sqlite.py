@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from regress.trace.codes import Codes, Growing
 from regress.trace.diagnostics import read_diagnostics
-from regress.trace.export_db import ExportDb, open_export, read_schema, require_kernels
+from regress.trace.export_db import ExportDb, no_kernels, open_export, read_schema
 from regress.trace.gpu_counters import read_gpu_metrics, read_gpus
 from regress.trace.launches import Launches, join_launches, read_launches
 from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
@@ -39,6 +39,7 @@ from regress.trace.timeline import (
 from regress.trace.window import timeline_windows
 
 Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
 
 _COPY_CODES = {1: CopyKind.HOST_TO_DEVICE, 2: CopyKind.DEVICE_TO_HOST, 8: CopyKind.DEVICE_TO_DEVICE, 10: CopyKind.PEER}
 _PAGEABLE = 0
@@ -74,50 +75,58 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
     """
     with open_export(path) as db:
         schema = read_schema(db)
-        require_kernels(db)
         ids, texts = db.strings()
         names = Names(ids, texts, np.array([is_comm_kernel(t, options.custom_comm) for t in texts], np.bool_))
         processes = Codes()
-        kernels, correlation = _read_kernels(db, names, processes)
+        kernels, correlation, grid = _read_kernels(db, names, processes)
         launches = read_launches(db, names.call_ids(CallKind.LAUNCH), processes)
         kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
         del correlation
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
-        comm = _comm_calls(kernels, texts, launches, launch_row, nvtx)
+        comm = _comm_calls(kernels, grid, texts, launches, launch_row, nvtx)
         del launches, launch_row
         timeline = Timeline(
             file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
             names=tuple(texts), kernels=kernels, comm=comm, copies=_read_copies(db, processes),
             calls=_read_calls(db, names, processes), steps=nvtx.steps, overhead=_read_overhead(db, processes),
+            host_comm=nvtx.host_comm,
             began_ns=_session_start(db), host=_host(db),
             named=nvtx.named,
             lost=replace(lost, clipped_ranges=nvtx.clipped, diagnostics=read_diagnostics(db),
                          graph_launches_hidden=db.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")), warnings=schema.warnings)
         timeline = replace(timeline, processes=_processes(processes, nvtx))
+        if len(kernels) == 0 and len(nvtx.host_comm.start) == 0:
+            raise no_kernels(db)
         gpus = read_gpus(db, timeline)
         return replace(timeline, gpus=gpus, gpu_metrics=read_gpu_metrics(db, gpus, timeline_windows(timeline)))
 
 
-def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, Int64]:
-    """Kernel columns and the correlation id of each; kernels of negative duration stay, for the health check."""
+def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, Int64, Int32]:
+    """Kernel columns, the correlation id of each, and the grid size of the communication kernels among them.
+
+    Kernels of negative duration stay, for the health check.
+    """
     start, end, correlation = Growing(np.int64), Growing(np.int64), Growing(np.uint32)
     process, device, stream, name = Growing(np.int16), Growing(np.int16), Growing(np.int32), Growing(np.int32)
-    wanted = ("start", "end", "globalPid", "deviceId", "streamId", "shortName", "correlationId")
+    grid = Growing(np.int32)
+    wanted = ("start", "end", "globalPid", "deviceId", "streamId", "shortName", "correlationId", "gridX")
     for chunk in db.chunks("CUPTI_ACTIVITY_KIND_KERNEL", wanted):
         start.add(chunk[0])
         end.add(chunk[1])
         process.add(processes.encode(chunk[2]))
         device.add(chunk[3])
         stream.add(chunk[4])
-        name.add(names.rows(chunk[5]))
+        named = names.rows(chunk[5])
+        name.add(named)
         correlation.add(chunk[6])
+        grid.add(chunk[7][names.comm[named]])
     rows = name.int32()
     kernels = Kernels(start=start.int64(), end=end.int64(), process=process.int32(), device=device.int32(),
                       stream=stream.int32(), name=rows, is_comm=names.comm[rows], launch=np.empty(0, np.int64))
-    return kernels, correlation.int64()
+    return kernels, correlation.int64(), grid.int32()
 
 
-def _comm_calls(kernels: Kernels, texts: list[str], launches: Launches, launch_row: Int64,
+def _comm_calls(kernels: Kernels, grid: Int32, texts: list[str], launches: Launches, launch_row: Int64,
                 nvtx: NvtxFound) -> CommCalls:
     """What is known of each communication kernel: from NCCL's range where it is linked, else from the kernel's name."""
     rows = np.flatnonzero(kernels.is_comm)
@@ -131,7 +140,7 @@ def _comm_calls(kernels: Kernels, texts: list[str], launches: Launches, launch_r
     for name in np.unique(kernels.name[rows]).tolist():
         by_name[name] = operation(texts[name])
     spoken = np.where(linked.operation > 0, linked.operation, by_name[kernels.name[rows]])
-    return CommCalls(rows, spoken, linked.communicator, linked.size_bytes, linked.grouped)
+    return CommCalls(rows, spoken, linked.communicator, linked.size_bytes, linked.grouped, grid)
 
 
 def _read_copies(db: ExportDb, processes: Codes) -> Copies:

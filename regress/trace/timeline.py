@@ -33,7 +33,7 @@ class ReadOptions:
     """What a reader looks for.
 
     step_range: text of the range around a training step (torch.profiler's `ProfilerStep#n` always counts as one).
-    keep: texts of other host ranges to keep under `Timeline.named` (a gate marks each case with its id).
+    keep: texts of other host ranges to keep under `Timeline.named`, beside those that begin with `case:`.
     custom_comm: finds, in a kernel's name, communication kernels that are not NCCL's.
     """
 
@@ -91,7 +91,8 @@ class CommCalls:
 
     operation: index into `names.OPERATIONS`. communicator: NCCL's hash, 0 where unknown. size_bytes: as NCCL counts it
     per call (what a rank sends into allgather, receives from reduce-scatter), summed over the operations of a group;
-    -1 where the trace does not hold it. grouped: operations the kernel runs.
+    -1 where the trace does not hold it. grouped: operations the kernel runs. channels: its thread blocks, which NCCL has
+    one of for each channel; 0 where unknown.
     """
 
     kernel: Int64
@@ -99,6 +100,7 @@ class CommCalls:
     communicator: NDArray[np.uint64]
     size_bytes: Int64
     grouped: Int32
+    channels: Int32
 
 
 class CopyKind(enum.Enum):
@@ -135,6 +137,17 @@ class Calls:
     end: Int64
     process: Int32
     name: Int32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostComm:
+    """One row a collective of a CPU backend, on the host; operation and size_bytes as in `CommCalls`."""
+
+    start: Int64
+    end: Int64
+    process: Int32
+    operation: Int32
+    size_bytes: Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,6 +213,7 @@ class Timeline:
     calls: Calls
     steps: Steps
     overhead: Overhead
+    host_comm: HostComm
     gpus: dict[tuple[int, int], int] = field(default_factory=dict)
     gpu_metrics: tuple[GpuMetric, ...] = ()
     lost: LostAndFound = LostAndFound()

@@ -32,13 +32,15 @@ class Window:
     steps: int
 
 
-def step_ranges(timeline: Timeline, process: int) -> tuple[Intervals, int]:
-    """The step ranges of a process, merged where they nest or touch, and how many were entered."""
+def step_ranges(timeline: Timeline, process: int, limits: Intervals | None = None) -> tuple[Intervals, int]:
+    """The step ranges of a process (that begin inside `limits`), merged where they nest or touch, and their number."""
     mine = timeline.steps.process == process
+    if limits is not None:
+        mine &= covers(limits, timeline.steps.start)
     return union(timeline.steps.start[mine], timeline.steps.end[mine]), int(np.count_nonzero(mine))
 
 
-def lane_window(timeline: Timeline, process: int, rows: Int64) -> Window:
+def lane_window(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None = None) -> Window:
     """The window of one lane; `rows` are its kernels in order of start.
 
     With step ranges: from the first to the last kernel launched inside a step, whatever thread launched it, and on to
@@ -47,7 +49,7 @@ def lane_window(timeline: Timeline, process: int, rows: Int64) -> Window:
     """
     kernels = timeline.kernels
     start, end = kernels.start[rows], kernels.end[rows]
-    host, count = step_ranges(timeline, process)
+    host, count = step_ranges(timeline, process, limits)
     inside = covers(host, kernels.launch[rows])
     if not inside.any():
         return Window(int(start[0]), int(end.max()), WindowSource.KERNELS, host, 0)

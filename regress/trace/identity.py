@@ -1,0 +1,77 @@
+"""Which rank each lane is: from our mark, torch.profiler's distributedInfo, NCCL's payload, else from order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from regress.errors import TraceInputError
+from regress.trace.lane import Lane
+from regress.trace.timeline import IdentitySource
+
+_ONE_RUN_NS = 60_000_000_000
+"""Ranks of one run are captured together; clocks of two machines may differ, but not by a minute."""
+
+
+def assign_ranks(lanes: Sequence[Lane]) -> tuple[tuple[Lane, ...], tuple[str, ...]]:
+    """The lanes in order of rank, each with its final rank, and what had to be assumed.
+
+    Raises TraceInputError for files that cannot be of one run: a rank twice, two world sizes, more ranks than the
+    world has, captures at different times.
+    """
+    _refuse_mixed(lanes)
+    worlds = sorted({lane.world_size for lane in lanes if lane.world_size is not None})
+    world = worlds[0] if worlds else None
+    named = [lane for lane in lanes if lane.rank is not None]
+    other = [lane for lane in lanes if lane.rank is None]
+    warnings: list[str] = []
+    if _several_devices(named):
+        warnings.append("a process drives several GPUs: each counts as a rank, in order of devices and processes")
+        named, other = [], list(lanes)
+    if world is not None and named and len(named) == world and other:
+        warnings.append(f"{len(other)} processes with kernels are no rank of the run and were left out: "
+                        f"pid {', '.join(str(lane.pid) for lane in other)}")
+        other = []
+    taken = {lane.rank for lane in named}
+    free = (rank for rank in range(len(lanes) + len(taken)) if rank not in taken)
+    ordered = [*named, *(replace(lane, rank=next(free), source=IdentitySource.ORDER) for lane in other)]
+    if other and len(ordered) > 1:
+        warnings.append("the trace does not say which rank a process is: ranks are by order of files, devices and "
+                        "processes")
+    return tuple(sorted(ordered, key=lambda lane: lane.rank or 0)), tuple(warnings)
+
+
+def _several_devices(named: Sequence[Lane]) -> bool:
+    """Whether one process owns several lanes, so that its rank cannot tell them apart."""
+    owners = [(lane.file, lane.key) for lane in named]
+    return len(set(owners)) < len(owners)
+
+
+def _refuse_mixed(lanes: Sequence[Lane]) -> None:
+    seen: dict[int, Lane] = {}
+    for lane in lanes:
+        if lane.rank is None:
+            continue
+        twin = seen.setdefault(lane.rank, lane)
+        if (twin.file, twin.key) != (lane.file, lane.key):
+            raise TraceInputError(f"rank {lane.rank} is in it and also in {twin.file}", where=lane.file,
+                                  accepted="one file for each rank of one run")
+    worlds = {lane.world_size: lane for lane in lanes if lane.world_size is not None}
+    if len(worlds) > 1:
+        small, large = sorted(worlds)[0], sorted(worlds)[-1]
+        raise TraceInputError(f"of a run with {large} ranks, while {worlds[small].file} is of one with {small}",
+                              where=worlds[large].file, accepted="files of one run")
+    world = next(iter(worlds), None)
+    if world is not None and any(lane.rank is not None and lane.rank >= world for lane in lanes):
+        worst = max(lanes, key=lambda lane: -1 if lane.rank is None else lane.rank)
+        raise TraceInputError(f"rank {worst.rank} of a run with {world} ranks", where=worst.file,
+                              accepted=f"ranks 0 to {world - 1}")
+    dated = [lane for lane in lanes if lane.offset_ns]
+    dated = dated if len(dated) == len(lanes) else []
+    if dated:
+        last = max(dated, key=lambda lane: lane.offset_ns + lane.window.start)
+        first = min(dated, key=lambda lane: lane.offset_ns + lane.window.end)
+        apart = last.offset_ns + last.window.start - first.offset_ns - first.window.end
+        if apart > _ONE_RUN_NS:
+            raise TraceInputError(f"captured {apart / 1e9:.0f} s after {first.file}", where=last.file,
+                                  accepted="files of one run")
