@@ -15,7 +15,7 @@ from regress.judge.detectors import ALPHA
 from regress.judge.scale import Scale
 from regress.judge.statistics import (
     Comparison,
-    compare_pairs,
+    compare_sides,
     compare_with_window,
     launches_needed,
     sequential_p,
@@ -54,10 +54,8 @@ def decide(now: Sequence[float], runs: Sequence[Sequence[float]], base: Sequence
     None where the data cannot even tell the spread.
     """
     if base:
-        count = min(len(now), len(base))
-        now, before = now[:count], [*base[:count]]
-        baseline = float(np.median(before))
-        comparison = compare_pairs(scale.of(now), scale.of(before), scale.least_spread(baseline))
+        baseline = float(np.median(base))
+        comparison = compare_sides(scale.of(now), scale.of(base), scale.least_spread(baseline))
     else:
         baseline = float(np.median([np.median(run) for run in runs]))
         comparison = compare_with_window(scale.of(now), [scale.of(run) for run in runs], scale.least_spread(baseline))
