@@ -304,6 +304,7 @@ class Finding:
     significant: unlikely to be noise; relevant: big enough to matter; a regression is both.
     p_value: two-sided, before correction for the number of series; None where the detector makes no test.
     needed_launches: how many launches would decide an inconclusive finding.
+    limit: the absolute bound the figure was held against, in the metric's unit; None for other detectors.
     """
 
     case: str
@@ -326,6 +327,7 @@ class Finding:
     severity: str = "fail"
     gated: bool = True
     warnings: tuple[str, ...] = ()
+    limit: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

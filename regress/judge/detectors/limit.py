@@ -46,7 +46,8 @@ def judge(series: Series, options: LimitOptions) -> Finding | None:
     return Finding(case=series.case.id, metric=series.metric, unit=series.unit, detector="limit", verdict=worst,
                    statistic=options.limit_statistic, now=figure, launches=len(values), significant=sure,
                    relevant=worst is not Verdict.PASS, reason=_reason(series, options, figure, (low, high), worst),
-                   needed_launches=2 * len(values) + 1 if worst is Verdict.INCONCLUSIVE else None)
+                   needed_launches=2 * len(values) + 1 if worst is Verdict.INCONCLUSIVE else None,
+                   limit=options.max if options.max is not None else options.min)
 
 
 def _interval(series: Series, values: list[float]) -> tuple[float, float]:
