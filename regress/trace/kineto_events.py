@@ -68,9 +68,9 @@ def to_ns(raw: msgspec.Raw) -> int:
 class Collected:
     """Columns as they grow, eight bytes a value.
 
-    kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid. copies:
-    start, end, device, bytes, kind, pageable. calls: start, end, name. launches: start, correlation, name. ranges: by
-    text, steps under "". foreign: the accelerator the trace is of, where it is none of NVIDIA's.
+    kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
+    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches: start, correlation, name.
+    ranges: by text, steps under "". foreign: the accelerator the trace is of, where it is none of NVIDIA's.
     """
 
     names: dict[str, int] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Collected:
     calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
     launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    host_comm: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
     overhead: list[tuple[int, int]] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
     mark: tuple[int, int] | None = None

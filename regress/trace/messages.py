@@ -18,8 +18,9 @@ _GATHERED = frozenset(("AllGather", "ReduceScatter"))
 class MessageSize:
     """Collectives of one operation and size, over all communicators of one world size.
 
-    size_bytes: as NCCL counts it per call; None where the trace does not hold sizes. Seconds are means.
-    channels: thread blocks of the kernels, the fewest seen; None where unknown. busbw_bytes_per_second: from the transfer, as nccl-tests counts it; None where size or operation is unknown.
+    size_bytes: as NCCL counts it per call; None where the trace does not hold sizes. Seconds are means. channels:
+    thread blocks of the kernels, the fewest seen; None where unknown. busbw_bytes_per_second: from the transfer, as
+    nccl-tests counts it; None where size or operation is unknown.
     """
 
     operation: str

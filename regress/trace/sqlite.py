@@ -18,7 +18,7 @@ from regress.trace.export_db import ExportDb, no_kernels, open_export, read_sche
 from regress.trace.gpu_counters import read_gpu_metrics, read_gpus
 from regress.trace.launches import Launches, join_launches, read_launches
 from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
-from regress.trace.nccl_ranges import link
+from regress.trace.nccl_ranges import NcclRanges, link
 from regress.trace.nvtx import NvtxFound, read_nvtx
 from regress.trace.timeline import (
     COPY_KINDS,
@@ -83,7 +83,7 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
         del correlation
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
-        comm = _comm_calls(kernels, grid, texts, launches, launch_row, nvtx)
+        comm = _comm_calls(kernels, grid, texts, _launched(launches, launch_row, kernels), nvtx.nccl)
         del launches, launch_row
         timeline = Timeline(
             file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
@@ -126,16 +126,20 @@ def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels
     return kernels, correlation.int64(), grid.int32()
 
 
-def _comm_calls(kernels: Kernels, grid: Int32, texts: list[str], launches: Launches, launch_row: Int64,
-                nvtx: NvtxFound) -> CommCalls:
+def _launched(launches: Launches, launch_row: Int64, kernels: Kernels) -> tuple[Int64, Int64]:
+    """Thread and start of the launch of each communication kernel; -1 and NO_TIME where it was not recorded."""
+    row = launch_row[np.flatnonzero(kernels.is_comm)]
+    thread, start = np.full(len(row), -1, np.int64), np.full(len(row), NO_TIME, np.int64)
+    seen = row >= 0
+    thread[seen], start[seen] = launches.thread[row[seen]], launches.start[row[seen]]
+    return thread, start
+
+
+def _comm_calls(kernels: Kernels, grid: Int32, texts: list[str], launched: tuple[Int64, Int64],
+                ranges: NcclRanges) -> CommCalls:
     """What is known of each communication kernel: from NCCL's range where it is linked, else from the kernel's name."""
     rows = np.flatnonzero(kernels.is_comm)
-    launched = launch_row[rows]
-    seen = launched >= 0
-    thread = np.full(len(rows), -1, np.int64)
-    start = np.full(len(rows), NO_TIME, np.int64)
-    thread[seen], start[seen] = launches.thread[launched[seen]], launches.start[launched[seen]]
-    linked = link(nvtx.nccl, thread, start)
+    linked = link(ranges, *launched)
     by_name = np.zeros(len(texts), np.int32)
     for name in np.unique(kernels.name[rows]).tolist():
         by_name[name] = operation(texts[name])

@@ -91,8 +91,8 @@ class CommCalls:
 
     operation: index into `names.OPERATIONS`. communicator: NCCL's hash, 0 where unknown. size_bytes: as NCCL counts it
     per call (what a rank sends into allgather, receives from reduce-scatter), summed over the operations of a group;
-    -1 where the trace does not hold it. grouped: operations the kernel runs. channels: its thread blocks, which NCCL has
-    one of for each channel; 0 where unknown.
+    -1 where the trace does not hold it. grouped: operations the kernel runs. channels: its thread blocks, of which NCCL
+    has one for each channel; 0 where unknown.
     """
 
     kernel: Int64

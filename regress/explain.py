@@ -1,0 +1,222 @@
+"""What traces say, for people and programs: every metric of a run, what is wrong with it, and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from regress.record import Diagnosis
+from regress.units import Better, Unit, format_change, format_seconds, format_size, format_value
+
+if TYPE_CHECKING:
+    from regress.metrics import Metric, Reading
+    from regress.trace.analysis import Analysis
+    from regress.trace.lane import Lane
+    from regress.trace.messages import Arrival, MessageSize
+    from regress.trace.read import Export
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedMetric:
+    """One metric of the run; against and change (relative, positive when it grew) where there is a run to compare."""
+
+    name: str
+    unit: Unit
+    better: Better
+    summary: str
+    value: float
+    by_rank: dict[int, float] = field(default_factory=dict)
+    detail: dict[str, float] = field(default_factory=dict)
+    against: float | None = None
+    change: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What one run's traces say. window: "steps" or "kernels", what ratios are taken over.
+
+    metrics: those this trace can give, in alphabetical order. findings: worst first. messages: collectives by operation
+    and size. rank_details: whole-capture figures of each rank, over first kernel start to last kernel end.
+    """
+
+    ranks: int
+    devices: int
+    tracer: str
+    versions: tuple[str, ...]
+    window: str
+    steps: int | None
+    identity: str
+    metrics: tuple[ExplainedMetric, ...]
+    findings: tuple[Diagnosis, ...]
+    warnings: tuple[str, ...]
+    messages: tuple[dict[str, Json], ...] = ()
+    rank_details: tuple[dict[str, Json], ...] = ()
+
+    def get(self, name: str) -> ExplainedMetric | None:
+        """The metric of that name, None where this trace cannot give it."""
+        return next((metric for metric in self.metrics if metric.name == name), None)
+
+    def to_json(self) -> dict[str, Json]:
+        """The public JSON form, ready for any encoder."""
+        metrics: dict[str, Json] = {metric.name: _metric_json(metric) for metric in self.metrics}
+        return {"ranks": self.ranks, "devices": self.devices, "tracer": self.tracer, "versions": list(self.versions),
+                "window": self.window, "steps": self.steps, "rank_identity": self.identity, "metrics": metrics,
+                "findings": [finding_json(finding) for finding in self.findings], "warnings": list(self.warnings),
+                "messages": list(self.messages), "rank_details": list(self.rank_details)}
+
+
+def _metric_json(metric: ExplainedMetric) -> dict[str, Json]:
+    found: dict[str, Json] = {"value": metric.value, "unit": metric.unit.value, "better": metric.better.value}
+    if metric.by_rank:
+        found["by_rank"] = {str(rank): value for rank, value in sorted(metric.by_rank.items())}
+    if metric.detail:
+        found["detail"] = dict(metric.detail)
+    if metric.against is not None:
+        found |= {"against": metric.against, "change": metric.change}
+    return found
+
+
+def finding_json(finding: Diagnosis) -> dict[str, Json]:
+    """A finding in its public JSON form."""
+    return {"rule": finding.rule, "severity": finding.severity, "evidence": dict(finding.evidence),
+            "cause": finding.cause, "try": finding.suggestion}
+
+
+def explain(paths: Sequence[Path], against: Sequence[Path] | None = None, *, nsys: Export | None = None,
+            within: str | None = None) -> Explanation:
+    """Read the traces of one run (and of another to compare with) and say what they show.
+
+    nsys: exports an .nsys-rep to an SQLite file; None refuses such reports. within: text of the host ranges to keep to.
+    Raises TraceInputError (exit status 4) for what cannot be read and TraceUnfitError (10) for what cannot be trusted.
+    """
+    from regress.trace.read import read_traces
+
+    now = read_traces(paths, export=nsys, within=within)
+    before = read_traces(against, export=nsys, within=within) if against else None
+    return explain_analysis(now, before)
+
+
+def explain_analysis(now: Analysis, against: Analysis | None = None) -> Explanation:
+    """What an analysis shows, compared with another where one is given.
+
+    Figures of different tracers are never compared: `against` of another tracer raises UsageError.
+    """
+    import regress.metrics
+    from regress.diagnose import diagnose
+    from regress.errors import UsageError
+    from regress.metrics import Metric
+    from regress.shelf import variants
+    from regress.trace.messages import arrivals, message_sizes
+
+    if against is not None and against.tracer is not now.tracer:
+        raise UsageError(f"a trace of {now.tracer.value} compared with one of {against.tracer.value}",
+                         accepted="two traces of the same tracer")
+    shelf = variants(regress.metrics, Metric)
+    metrics = [explained for metric in shelf.values() if (explained := _explained(metric, now, against)) is not None]
+    warnings = [*now.warnings, *(_compared(now, against) if against is not None else ())]
+    came = {arrival.rank: arrival for arrival in arrivals(now)}
+    return Explanation(
+        ranks=len(now.lanes), devices=now.devices, tracer=now.tracer.value, versions=now.versions,
+        window=now.window_source.value, steps=now.steps, identity=now.identity.value, metrics=tuple(metrics),
+        findings=diagnose(now, against), warnings=tuple(warnings),
+        messages=tuple(_message_json(row) for row in message_sizes(now)),
+        rank_details=tuple(_rank_json(lane, came.get(lane.rank or 0)) for lane in now.lanes))
+
+
+def _explained(metric: Metric, now: Analysis, against: Analysis | None) -> ExplainedMetric | None:
+    reading: Reading | None = metric.from_trace(now) if metric.from_trace is not None else None
+    if reading is None:
+        return None
+    before = metric.from_trace(against) if metric.from_trace is not None and against is not None else None
+    old = None if before is None else before.value
+    change = None if old is None or old == 0 else reading.value / old - 1
+    return ExplainedMetric(metric.name, metric.unit, metric.better, metric.summary, reading.value, reading.by_rank,
+                           reading.detail, old, change)
+
+
+def _compared(now: Analysis, against: Analysis) -> Iterator[str]:
+    """What makes the comparison itself doubtful."""
+    yield from (f"against: {text}" for text in against.warnings)
+    if len(now.lanes) != len(against.lanes):
+        yield f"compared with a run of {len(against.lanes)} ranks: this one has {len(now.lanes)}"
+    if now.window_source is not against.window_source:
+        yield (f"ratios are over {now.window_source.value} here and over {against.window_source.value} in the run "
+               "compared with")
+    if now.versions != against.versions:
+        yield f"tracers differ in version: {', '.join(now.versions)} and {', '.join(against.versions)}"
+
+
+def _message_json(row: MessageSize) -> dict[str, Json]:
+    return {"operation": row.operation, "size_bytes": row.size_bytes, "ranks": row.ranks, "count": row.count,
+            "transfer_seconds": row.transfer_seconds, "slowest_seconds": row.slowest_seconds,
+            "skew_seconds": row.skew_seconds, "channels": row.channels,
+            "busbw_bytes_per_second": row.busbw_bytes_per_second}
+
+
+def _rank_json(lane: Lane, arrival: Arrival | None) -> dict[str, Json]:
+    whole = lane.in_trace
+    return {"rank": lane.rank, "identity": lane.source.value, "file": lane.file, "pid": lane.pid,
+            "device": None if lane.on_host else lane.device, "kernels": lane.kernels,
+            "comm_kernels": lane.comm_kernels, "collectives": len(lane.collectives),
+            "last_to_arrive": None if arrival is None else arrival.last,
+            "late_seconds_mean": None if arrival is None else arrival.late_seconds,
+            "waiting_seconds_mean": None if arrival is None else arrival.waiting_seconds,
+            "span_seconds": whole.span_ns / 1e9, "busy_seconds": whole.busy_ns / 1e9,
+            "comm_seconds": whole.comm_ns / 1e9,
+            "compute_seconds": whole.compute_ns / 1e9, "exposed_comm_seconds": whole.exposed_ns / 1e9,
+            "overlap_seconds": whole.overlap_ns / 1e9, "kernel_names": dict(lane.kernel_names),
+            "calls": {call.name: call.count for call in lane.calls},
+            "copies": [{"kind": copy.kind.value, "pageable": copy.pageable, "count": copy.count, "bytes": copy.bytes,
+                        "seconds": copy.total_ns / 1e9} for copy in lane.copies]}
+
+
+def render_text(explanation: Explanation) -> str:
+    """The explanation as plain text for a terminal: head line, metrics, message sizes, findings, warnings."""
+    steps = "" if explanation.steps is None else f", {explanation.steps} steps"
+    over = "step ranges" if explanation.window == "steps" else "first kernel's start to last kernel's end"
+    lines = [f"{explanation.ranks} ranks on {explanation.devices} GPUs{steps}; {', '.join(explanation.versions)}; "
+             f"ratios over {over}", ""]
+    lines += _metric_lines(explanation)
+    if explanation.messages:
+        lines += ["", *_message_lines(explanation)]
+    for finding in explanation.findings:
+        lines += ["", f"{finding.severity.upper()} {finding.rule}: {finding.cause}", f"  try: {finding.suggestion}"]
+    if not explanation.findings:
+        lines += ["", "No rule found anything to say."]
+    lines += ["", *(f"warning: {text}" for text in explanation.warnings)] if explanation.warnings else []
+    return "\n".join(lines) + "\n"
+
+
+def _metric_lines(explanation: Explanation) -> list[str]:
+    compared = any(metric.against is not None for metric in explanation.metrics)
+    head = ["metric", "value", *(["against", "change"] if compared else []), "by rank"]
+    rows = [head]
+    for metric in explanation.metrics:
+        ranks = sorted(metric.by_rank.items())
+        shown = "  ".join(f"{rank}: {format_value(value, metric.unit)}" for rank, value in ranks[:8])
+        rest = f"  … {len(ranks) - 8} more" if len(ranks) > 8 else ""
+        old = [format_value(metric.against, metric.unit), format_change(metric.change)] if compared else []
+        rows.append([metric.name, format_value(metric.value, metric.unit), *old, shown + rest])
+    return _table(rows)
+
+
+def _message_lines(explanation: Explanation) -> list[str]:
+    rows = [["operation", "size", "count", "transfer", "slowest rank", "skew", "busbw", "channels"]]
+    for row in explanation.messages[:12]:
+        size, busbw = row["size_bytes"], row["busbw_bytes_per_second"]
+        rows.append([str(row["operation"]), format_size(size) if isinstance(size, int) else "–", str(row["count"]),
+                     *(format_seconds(value) if isinstance(value, float) else "–" for value in
+                       (row["transfer_seconds"], row["slowest_seconds"], row["skew_seconds"])),
+                     format_value(busbw if isinstance(busbw, float) else None, Unit.BYTES_PER_SECOND),
+                     str(row["channels"] or "–")])
+    return _table(rows)
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    """Rows with columns padded to their widest cell, two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
