@@ -7,6 +7,7 @@ that somebody else recorded. A `.nsys-rep` cannot be scrubbed: publish exports o
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,7 @@ _SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 _CAPTURE_NAMES = ("%ENVIRONMENT_VARIABLE%", "%:COMMAND", "%:ARGUMENT\\_%", "%:WORKING\\_DIR", "%USER\\_NAME",
                   "DEVICE\\_DISPLAY\\_NAME")
 _EXPORT_NAMES = ("EXPORT\\_HOST", "EXPORT\\_USER", "EXPORT%\\_PATH%", "EXPORT%\\_FILE")
-_SYSTEM_NAMES = ("DeviceEnvironment", "Hostname", "SystemUID", "TargetInstallDir", "InjectionFilesStoragePath")
+_SYSTEM_NAMES = ("DeviceEnvironment", "SystemUID", "TargetInstallDir", "InjectionFilesStoragePath")
 
 
 def scrubbed_environment(environ: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
@@ -63,8 +64,9 @@ def scrub_sqlite(path: Path) -> int:
     """Take environment, command line, host, user and printed output out of an export, in place; rows changed.
 
     Covers where releases from 2022 to 2025 keep them: META_DATA_CAPTURE, META_DATA_EXPORT (EXPORT_META_DATA before
-    2023), TARGET_INFO_SYSTEM_ENV, and the texts behind ProcessStreams and ANALYSIS_FILE. The file is rewritten, so
-    the removed text is not left in free pages. TraceInputError when it is no database or is locked.
+    2023), TARGET_INFO_SYSTEM_ENV, and the texts behind ProcessStreams and ANALYSIS_FILE. The host's name becomes a
+    short hash, as exports of several nodes must still be told apart. The file is rewritten, so the removed text is not
+    left in free pages. TraceInputError when it is no database or is locked.
     """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as connection:
@@ -73,6 +75,7 @@ def scrub_sqlite(path: Path) -> int:
                 changed = sum(_delete_named(connection, columns, table, names) for table, names in (
                     ("META_DATA_CAPTURE", _CAPTURE_NAMES), ("META_DATA_EXPORT", _EXPORT_NAMES),
                     ("EXPORT_META_DATA", _EXPORT_NAMES), ("TARGET_INFO_SYSTEM_ENV", _SYSTEM_NAMES)))
+                changed += _disguise_host(connection, columns)
                 changed += _empty_files(connection, columns) + _empty_assignments(connection, columns)
             connection.execute("VACUUM")
     except sqlite3.Error as error:
@@ -94,6 +97,16 @@ def _delete_named(connection: sqlite3.Connection, columns: Mapping[str, frozense
         return 0
     condition = " OR ".join("name LIKE ? ESCAPE '\\'" for _ in names)
     return connection.execute(f"DELETE FROM {table} WHERE {condition}", names).rowcount
+
+
+def _disguise_host(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:
+    if not {"name", "value"} <= columns.get("TARGET_INFO_SYSTEM_ENV", frozenset()):
+        return 0
+    names = connection.execute("SELECT value, rowid FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'").fetchall()
+    named = [(f"host-{hashlib.blake2b(str(name).encode(), digest_size=4).hexdigest()}", row) for name, row in names
+             if not re.fullmatch(r"host-[0-9a-f]{8}", str(name))]
+    connection.executemany("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE rowid = ?", named)
+    return len(named)
 
 
 def _empty_files(connection: sqlite3.Connection, columns: Mapping[str, frozenset[str]]) -> int:

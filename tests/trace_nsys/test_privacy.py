@@ -69,8 +69,21 @@ def test_what_a_reader_needs_survives(tmp_path: Path) -> None:
     assert read(path, "SELECT value FROM StringIds WHERE value != '' ORDER BY id") == ["STEP=3", "a kernel"]
     assert read(path, "SELECT name FROM META_DATA_CAPTURE") == ["PROCESS_0:CUDA_GRAPH_TRACE_OPTIONS:MODE"]
     assert read(path, "SELECT name FROM META_DATA_EXPORT") == ["EXPORT_SCHEMA_VERSION"]
-    assert read(path, "SELECT name FROM TARGET_INFO_SYSTEM_ENV") == ["NvDriverVersion"]
+    assert read(path, "SELECT name FROM TARGET_INFO_SYSTEM_ENV") == ["Hostname", "NvDriverVersion"]
     assert scrub_sqlite(path) == 0
+
+
+def test_hosts_are_still_told_apart(tmp_path: Path) -> None:
+    hosts: list[str] = []
+    for name in ("node-1", "node-2", "node-1"):
+        path = tmp_path / f"{len(hosts)}.sqlite"
+        make_export(path)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", (name,))
+        scrub_sqlite(path)
+        hosts += read(path, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+    assert hosts[0] == hosts[2] != hosts[1]
+    assert all(host.startswith("host-") for host in hosts)
 
 
 def test_the_metadata_table_of_2022_is_known(tmp_path: Path) -> None:
