@@ -18,15 +18,15 @@ def bus_factor(world_size: int) -> float:
     return (world_size - 1) / world_size
 
 
-def message_bytes(wished_bytes: int, world_size: int, element_bytes: int) -> int:
+def message_bytes(wished_bytes: int, world_size: int, _element_bytes: int) -> int:
     """S, the total gathered bytes: rounded down so that each rank's part is a multiple of 16 bytes, at least one.
 
-    Source: nccl-tests, src/all_gather.cu. `element_bytes` divides 16 for every dtype there is.
+    Source: nccl-tests, src/all_gather.cu. An element of any dtype fits 16 bytes evenly.
     """
     return max(1, wished_bytes // (world_size * _ALIGNMENT_BYTES)) * _ALIGNMENT_BYTES * world_size
 
 
-def prepare(context: RankContext, case: Case, options: NoOptions) -> Operation:
+def prepare(context: RankContext, case: Case, _options: NoOptions) -> Operation:
     """A part on this rank, gathered out of place."""
     import torch
     import torch.distributed

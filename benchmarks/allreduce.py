@@ -14,12 +14,12 @@ def bus_factor(world_size: int) -> float:
     return 2 * (world_size - 1) / world_size
 
 
-def message_bytes(wished_bytes: int, world_size: int, element_bytes: int) -> int:
+def message_bytes(wished_bytes: int, _world_size: int, element_bytes: int) -> int:
     """S, the bytes in each rank's buffer: whole elements (nccl-tests, src/all_reduce.cu)."""
     return max(1, wished_bytes // element_bytes) * element_bytes
 
 
-def prepare(context: RankContext, case: Case, options: NoOptions) -> Operation:
+def prepare(context: RankContext, case: Case, _options: NoOptions) -> Operation:
     """A buffer of the case's size on this rank, summed in place.
 
     While it is timed the buffer holds zeros, the only values that stay what they are however often they are summed.

@@ -25,60 +25,93 @@ WARMUP_BATCH_SECONDS = 0.005
 WARMUP_BATCHES = 12
 WARMUP_AGREEMENT = 0.2
 """Warm-up ends when two batches in a row differ by at most this fraction, or after WARMUP_BATCHES."""
-ISOLATED_CALLS = (20, 2000)
+SINGLE_CALLS = (20, 2000)
 BATCHES = 20
 SHORT_BATCHES = 5
 CALLS_IN_BATCH = (5, 1000)
+FIRST_VALUES = 3
+GROWTH = 10
+ROUNDS = 6
 STRETCH = 4.0
-"""A call so slow that the fewest iterations would take more than STRETCH times the wished seconds gets fewer."""
-FEWEST_CALLS = 3
+"""Calls so slow that the fewest values would take more than STRETCH times the wished seconds get fewer."""
+GRAPH_WARMUP = 3
 GRAPH_CALLS = 20
-TRACED_CALLS = 12
+"""Most calls captured in one CUDA graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What warm-up found, the same on every rank: calls made, seconds one call takes back to back and isolated."""
+    """What warm-up found, the same on every rank: calls made, and seconds one call takes back to back."""
 
     calls: int
-    pipelined_seconds: float
-    isolated_seconds: float
+    call_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """A pipelined series: how many batches, and how many calls each."""
+class Plan:
+    """How long a series shall be: values of `calls` calls each, `first` at once, until `seconds` are filled.
 
-    count: int
+    fewest: values there shall be although they take longer; most: no more than that.
+    """
+
+    first: int
+    fewest: int
+    most: int
     calls: int
+    seconds: float
 
 
-def isolated_calls(call_seconds: float, wished_seconds: float) -> int:
-    """How many isolated calls fill the wished seconds, within ISOLATED_CALLS unless one call is very slow."""
-    low, high = ISOLATED_CALLS
-    affordable = int(STRETCH * wished_seconds / call_seconds)
-    return max(FEWEST_CALLS, min(high, max(low, int(wished_seconds / call_seconds)), affordable))
+TRACED = Plan(first=12, fewest=12, most=12, calls=1, seconds=0.0)
+TRACED_BATCHES = Plan(first=3, fewest=3, most=3, calls=4, seconds=0.0)
 
 
-def batches(call_seconds: float, wished_seconds: float, count: int = BATCHES) -> Batches:
-    """How many calls each of `count` batches needs to fill the wished seconds; fewer batches when calls are slow."""
+def single_calls(wished_seconds: float) -> Plan:
+    """The plan for values of one call each."""
+    return Plan(FIRST_VALUES, *SINGLE_CALLS, 1, wished_seconds)
+
+
+def batches(call_seconds: float, wished_seconds: float, count: int = BATCHES) -> Plan:
+    """The plan for about `count` values of several calls each, from what one call took in warm-up."""
     low, high = CALLS_IN_BATCH
-    calls = min(high, max(low, int(wished_seconds / count / call_seconds)))
-    affordable = int(STRETCH * wished_seconds / (calls * call_seconds))
-    return Batches(max(FEWEST_CALLS, min(count, affordable)), calls)
+    calls = min(high, max(low, int(wished_seconds / count / max(call_seconds, 1e-9))))
+    return Plan(FIRST_VALUES, SHORT_BATCHES, count, calls, wished_seconds)
+
+
+def further(plan: Plan, values: int, spent_seconds: float) -> int:
+    """How many values to add to a series that has `values` after so many seconds; 0 when it is long enough."""
+    each = max(spent_seconds / values, 1e-9)
+    floor = min(plan.fewest, int(STRETCH * plan.seconds / each))
+    total = min(plan.most, max(floor, int(plan.seconds / each)))
+    if total < 1.1 * values and values >= floor:
+        return 0
+    return max(0, min(total - values, GROWTH * values))
+
+
+def fill(context: RankContext, measure: Callable[[int], tuple[float, ...]], plan: Plan) -> tuple[float, ...]:
+    """A series as long as planned. Each round's count follows from the speed so far, as rank 0 saw it.
+
+    A count from warm-up alone misjudges a busy host several times over, in both directions.
+    """
+    values: tuple[float, ...] = ()
+    count = plan.first
+    began = time.perf_counter()
+    for _ in range(ROUNDS):
+        values += measure(count)
+        (more,) = decide(context, float(further(plan, len(values), time.perf_counter() - began)))
+        count = int(more)
+        if not count:
+            break
+    return values
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No garbage collection until the loop is over; what lives now is not looked at again."""
-    gc.collect()
-    gc.freeze()
+    """No garbage collection until the loop is over."""
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 def synchronize(context: RankContext) -> None:
@@ -105,12 +138,7 @@ def warm_up(context: RankContext, operation: Operation, wished_seconds: float) -
         previous, size = seconds, int(wished_size)
         if done:
             break
-    if TimingMode.STEP in operation.modes:
-        return Pace(calls, seconds, seconds)
-    began = time.perf_counter()
-    isolated(context, operation.run, FEWEST_CALLS)
-    (each,) = decide(context, (time.perf_counter() - began) / FEWEST_CALLS)
-    return Pace(calls + FEWEST_CALLS, seconds, each)
+    return Pace(calls, seconds)
 
 
 def _batch(context: RankContext, call: Callable[[], None], calls: int) -> float:
@@ -145,7 +173,8 @@ def _isolated_cpu(context: RankContext, call: Callable[[], None], calls: int) ->
 def _isolated_cuda(context: RankContext, call: Callable[[], None], calls: int) -> tuple[float, ...]:
     import torch
 
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     seconds = [0.0] * calls
     synchronize(context)
     with _quiet():
@@ -159,41 +188,51 @@ def _isolated_cuda(context: RankContext, call: Callable[[], None], calls: int) -
     return tuple(seconds)
 
 
-def pipelined(context: RankContext, call: Callable[[], None], series: Batches) -> tuple[float, ...]:
-    """Seconds a call, one value a batch: calls back to back and one synchronise, on the host's clock, as nccl-tests.
+def pipelined(context: RankContext, call: Callable[[], None], count: int, calls: int) -> tuple[float, ...]:
+    """Seconds a call in each of `count` batches: calls back to back and one synchronise, on the host's clock.
 
     Source: nccl-tests, src/common.cu: host clock around the loop with the final synchronise, divided by the calls.
     """
-    seconds = [0.0] * series.count
+    seconds = [0.0] * count
     with _quiet():
-        for i in range(series.count):
+        for i in range(count):
             barrier(context)
-            seconds[i] = _batch(context, call, series.calls)
+            seconds[i] = _batch(context, call, calls)
     return tuple(seconds)
 
 
-def graph(context: RankContext, call: Callable[[], None], series: Batches) -> tuple[float, ...]:
-    """As `pipelined`, the calls captured in a CUDA graph that is replayed: no launch path in the figure.
-
-    A batch is as many replays as make up its calls, so at least one; the values are divided by the calls made.
-    """
+@contextlib.contextmanager
+def captured(context: RankContext, call: Callable[[], None], calls: int) -> Iterator[Callable[[], None]]:
+    """So many calls captured in a CUDA graph, as one call that replays it: no launch path of eager calls is left."""
     import torch
 
-    captured_calls = min(GRAPH_CALLS, series.calls)
-    captured = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph()
     synchronize(context)
     # Not the default mode: NCCL's watchdog thread asks for events while we capture, which "global" forbids.
-    with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-        for _ in range(captured_calls):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        for _ in range(calls):
             call()
-    for _ in range(FEWEST_CALLS):
-        captured.replay()
+    for _ in range(GRAPH_WARMUP):
+        graph.replay()
     synchronize(context)
-    replays = Batches(series.count, max(1, series.calls // captured_calls))
-    seconds = pipelined(context, captured.replay, replays)
+    yield graph.replay
     synchronize(context)
-    captured.reset()  # before the communicator that it refers to goes
-    return tuple(value / captured_calls for value in seconds)
+    graph.reset()  # before the communicator that it refers to goes
+
+
+def series(context: RankContext, mode: TimingMode, call: Callable[[], None], plan: Plan) -> tuple[float, ...]:
+    """Seconds a call, in the timing mode, as long as planned."""
+    if mode is TimingMode.ISOLATED:
+        return fill(context, lambda count: isolated(context, call, count), plan)
+    if mode is TimingMode.STEP:
+        return fill(context, lambda count: steps(context, call, count), plan)
+    if mode is TimingMode.PIPELINED:
+        return fill(context, lambda count: pipelined(context, call, count, plan.calls), plan)
+    calls = min(GRAPH_CALLS, plan.calls)
+    replays = max(1, plan.calls // calls)
+    with captured(context, call, calls) as replay:
+        values = fill(context, lambda count: pipelined(context, replay, count, replays), plan)
+    return tuple(value / calls for value in values)
 
 
 def steps(context: RankContext, call: Callable[[], None], calls: int) -> tuple[float, ...]:

@@ -12,11 +12,16 @@ import socket
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from regress.errors import EnvironmentUnfitError, MeasurementError, UsageError
 from regress.record import LaunchSpec
 
 from .operation import RankContext
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import ProcessGroup
 
 WORKLOAD_SEED = 20_240_229
 """Seed of every model and data set: a launch must repeat the work of the one before."""
@@ -71,6 +76,8 @@ def join(spec: LaunchSpec, place: Place) -> tuple[RankContext, float]:
     """
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     if spec.backend not in ("nccl", "gloo"):
         raise UsageError(f"backend {spec.backend!r}", where="launch file", accepted="nccl or gloo")
@@ -81,22 +88,21 @@ def join(spec: LaunchSpec, place: Place) -> tuple[RankContext, float]:
     torch.set_num_interop_threads(spec.threads_per_rank)
     device = _device(spec, place)
     token = torch.ones(1, device=device)
-    store = next(dist.rendezvous("env://", place.rank, place.world_size))[0]
+    store = next(rendezvous("env://", place.rank, place.world_size))[0]
     store.set(f"comm_regress/here/{place.rank}", "1")
     store.wait([f"comm_regress/here/{rank}" for rank in range(place.world_size)])
     began = time.perf_counter()
-    dist.init_process_group(spec.backend, store=dist.PrefixStore("comm_regress/group", store), rank=place.rank,
+    dist.init_process_group(spec.backend, store=PrefixStore("comm_regress/group", store), rank=place.rank,
                             world_size=place.world_size, device_id=device if device.type == "cuda" else None)
     dist.broadcast(token, src=0)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     init_seconds = time.perf_counter() - began
-    control = dist.new_group(backend="gloo")
-    assert isinstance(control, dist.ProcessGroup)
+    control: ProcessGroup = dist.new_group(backend="gloo")
     return RankContext(place.rank, place.local_rank, place.world_size, device, WORKLOAD_SEED, control), init_seconds
 
 
-def _device(spec: LaunchSpec, place: Place) -> "torch.device":  # noqa: F821 (torch is imported by callers only)
+def _device(spec: LaunchSpec, place: Place) -> torch.device:
     import torch
 
     if spec.backend == "gloo":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def prepare(context: RankContext, case: Case, options: DdpStepOptions) -> Operat
         last_loss[0] = step.run()
 
     def verify() -> Check:
-        return _check(context, step.parameters() if step.parameters is not None else (), last_loss[0])
+        return _check(step.parameters() if step.parameters is not None else (), last_loss[0])
 
     warnings = () if step.parameters is not None else (
         f"{options.step} names no parameters: whether ranks agree after the last step is not checked",)
@@ -124,17 +125,31 @@ def _ddp_model(context: RankContext, case: Case, options: DdpStepOptions, shape:
     if options.accumulation < 1:
         raise UsageError(f"accumulation {options.accumulation}", where=case.id, accepted="at least 1")
     model = _transformer(context, case, shape)
+    make = functools.partial(
+        DistributedDataParallel, model, device_ids=[context.device.index] if context.on_cuda else None,
+        static_graph=options.static_graph, gradient_as_bucket_view=options.gradient_as_bucket_view)
+    cap_mb = _one_bucket(case) if options.comm_hook == "powersgd" and not context.on_cuda else options.bucket_cap_mb
     # Passing 25 is not the same as the default, which begins with a bucket of 1 MiB.
-    bucket = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
-    ddp = DistributedDataParallel(
-        model, device_ids=[context.device.index] if context.on_cuda else None, static_graph=options.static_graph,
-        gradient_as_bucket_view=options.gradient_as_bucket_view, **bucket)
+    ddp = make() if cap_mb is None else make(bucket_cap_mb=cap_mb)
     _register_hook(ddp, options.comm_hook)
     return ddp
 
 
+def _one_bucket(case: Case) -> float:
+    """The bucket size for PowerSGD on gloo, larger than the model.
+
+    PowerSGD chains collectives in callbacks. NCCL runs those in order; gloo runs them on its own threads, so that with
+    two buckets the ranks' collectives pair up wrongly: one rank aborts or all hang (seen with torch 2.13).
+    """
+    if dict(case.options).get("bucket_cap_mb") is not None:
+        raise UsageError("bucket_cap_mb with PowerSGD on gloo", where=case.id,
+                         accepted="one bucket: gloo does not keep the order of PowerSGD's collectives",
+                         next_step="leave bucket_cap_mb out, or use NCCL")
+    return 1024.0
+
+
 def _transformer(context: RankContext, case: Case, shape: _Shape) -> torch.nn.Module:
-    """Token embedding, pre-norm transformer layers without dropout, projection to the vocabulary; equal on all ranks."""
+    """Embedding, pre-norm transformer layers without dropout, projection to the vocabulary; the same on all ranks."""
     import torch
     from torch import nn
 
@@ -172,7 +187,7 @@ def _register_hook(ddp: DistributedDataParallel, name: str) -> None:
     ddp.register_comm_hook(None, hook)
 
 
-def _check(context: RankContext, parameters: Iterable[torch.Tensor], loss: object) -> Check:
+def _check(parameters: Iterable[torch.Tensor], loss: object) -> Check:
     """How many elements of the parameters on this rank differ from rank 0's, and whether the loss is finite."""
     import torch
     import torch.distributed

@@ -10,6 +10,8 @@ In a traced launch all cases are prepared and warmed up first, and the capture w
 from __future__ import annotations
 
 import dataclasses
+import gc
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from regress.record import Case, LaunchSpec, RankResult, TimingMode, launch_spec
 from regress.shelf import variants
 
 from . import Workload, clock
-from .communicator import barrier, failed_ranks, join, leave, place_from, set_variables
+from .communicator import failed_ranks, join, leave, place_from, set_variables
 from .operation import Check, Operation, RankContext
 from .outbox import Outbox
 from .tracing import Annotations, annotations_for, open_capture
@@ -84,8 +86,6 @@ def _read(spec_path: str) -> LaunchSpec:
 
 
 def _arrive(spec: LaunchSpec) -> _Rank:
-    import os
-
     place = place_from(os.environ)
     set_variables(spec, place, os.environ)
     outbox = Outbox(Path(spec.results_dir), place.rank)
@@ -101,6 +101,9 @@ def _arrive(spec: LaunchSpec) -> _Rank:
     outbox.progress("", "init", True)
     annotations = annotations_for(spec.tracer)
     annotations.mark_rank(context)
+    # What torch made while it was imported stays for good: looking at it costs 0.1 s in every collection.
+    gc.collect()
+    gc.freeze()
     return _Rank(context, spec, outbox, annotations, init_seconds, variants(sys.modules[__package__], Workload))
 
 
@@ -174,23 +177,25 @@ def _measure(rank: _Rank, under_way: _Progressing) -> None:
 
 
 def _time(rank: _Rank, under_way: _Progressing, mode: TimingMode, operation: Operation, pace: clock.Pace) -> None:
-    context, wished, traced = rank.context, rank.spec.case_seconds, rank.spec.tracer != "none"
+    traced = rank.spec.tracer != "none"
     call = rank.annotations.around(operation.label, operation.run) if traced else operation.run
-    if mode in (TimingMode.ISOLATED, TimingMode.STEP):
-        each = pace.isolated_seconds if mode is TimingMode.ISOLATED else pace.pipelined_seconds
-        calls = clock.TRACED_CALLS if traced else clock.isolated_calls(each, wished)
-        loop = clock.isolated if mode is TimingMode.ISOLATED else clock.steps
-        series = _phase(rank, under_way, mode.value, lambda: loop(context, call, calls), calls)
-    else:
-        gated = under_way.case.timing is mode
-        plan = clock.batches(pace.pipelined_seconds, wished if gated else wished / 4,
-                             clock.BATCHES if gated else clock.SHORT_BATCHES)
-        if traced:
-            plan = clock.Batches(clock.FEWEST_CALLS, clock.TRACED_CALLS // clock.FEWEST_CALLS)
-        timed = clock.graph if mode is TimingMode.GRAPH else clock.pipelined
-        series = _phase(rank, under_way, mode.value, lambda: timed(context, call, plan), plan.count * plan.calls)
-    if series is not None:
-        under_way.seconds[mode.value] = series
+    plan = _plan(rank, mode, pace, gated=under_way.case.timing is mode)
+    values = _phase(rank, under_way, mode.value, lambda: clock.series(rank.context, mode, call, plan),
+                    plan.first * plan.calls)
+    if values is not None:
+        under_way.seconds[mode.value] = values
+
+
+def _plan(rank: _Rank, mode: TimingMode, pace: clock.Pace, *, gated: bool) -> clock.Plan:
+    single = mode in (TimingMode.ISOLATED, TimingMode.STEP)
+    if rank.spec.tracer != "none":
+        return clock.TRACED if single else clock.TRACED_BATCHES
+    wished = rank.spec.case_seconds
+    if single:
+        return clock.single_calls(wished)
+    if gated:
+        return clock.batches(pace.call_seconds, wished)
+    return clock.batches(pace.call_seconds, wished / 4, clock.SHORT_BATCHES)
 
 
 def _finish(rank: _Rank, under_way: _Progressing, warnings: tuple[str, ...]) -> None:
@@ -200,11 +205,14 @@ def _finish(rank: _Rank, under_way: _Progressing, warnings: tuple[str, ...]) -> 
         _phase(rank, under_way, "verify", lambda: _verify(under_way, operation))
     rank.outbox.result(under_way.index, _result(rank, under_way, warnings))
     under_way.operation = None
+    gc.collect()
 
 
 def _phase(rank: _Rank, under_way: _Progressing, name: str, work: Callable[[], ValueT],
            planned: int | None = None) -> ValueT | None:
     """Runs one phase unless the case was given up; gives it up on every rank when it fails on any.
+
+    planned: the calls it will make at least.
 
     Raises MeasurementError, the result being written, when the other ranks do not answer any more.
     """
@@ -228,7 +236,7 @@ def _phase(rank: _Rank, under_way: _Progressing, name: str, work: Callable[[], V
                                f"{case_id}", next_step="the communicator is lost, this rank ends") from lost
     if failed and under_way.error is None:
         under_way.error = f"{name}: given up because it failed on rank {', '.join(map(str, failed))}"
-    rank.outbox.progress(case_id, name, True, planned if not failed else None, planned)
+    rank.outbox.progress(case_id, name, True, None, planned)
     return value if not failed else None
 
 

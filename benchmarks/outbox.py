@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,4 +32,4 @@ class Outbox:
         target = self.folder / f"rank{self.rank}.case{index}.json"
         unfinished = target.with_suffix(".json.tmp")
         unfinished.write_bytes(to_json(result))
-        os.replace(unfinished, target)
+        unfinished.replace(target)

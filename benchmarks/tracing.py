@@ -47,7 +47,7 @@ class Annotations:
 
 
 def annotations_for(tracer: str) -> Annotations:
-    """The way of annotating that the tracer can see. NVTX stays on without a tracer: it costs nothing until one comes."""
+    """How the tracer sees names. NVTX stays on without a tracer: it costs nothing until one is wrapped around."""
     if tracer not in TRACERS:
         raise UsageError(f"tracer {tracer!r}", where="launch file", accepted=", ".join(TRACERS))
     if tracer == "kineto":
@@ -60,7 +60,7 @@ def annotations_for(tracer: str) -> Annotations:
 
 
 def _silent(*warnings: str) -> Annotations:
-    return Annotations(lambda name: contextlib.nullcontext(), lambda name: None, warnings)
+    return Annotations(lambda _: contextlib.nullcontext(), lambda _: None, warnings)
 
 
 def _torch_nvtx() -> Annotations:
@@ -68,13 +68,13 @@ def _torch_nvtx() -> Annotations:
 
     @contextlib.contextmanager
     def pushed(name: str) -> Iterator[None]:
-        nvtx.range_push(name)
+        nvtx.range_push(name)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            nvtx.range_pop()
+            nvtx.range_pop()  # type: ignore[no-untyped-call]
 
-    return Annotations(pushed, lambda name: nvtx.mark(name))
+    return Annotations(pushed, nvtx.mark)
 
 
 def _nvtx_package() -> Annotations:
@@ -83,7 +83,7 @@ def _nvtx_package() -> Annotations:
         import nvtx
     except ImportError:
         return _silent("no ranges in this trace: torch was built without CUDA and the nvtx package is not installed")
-    return Annotations(lambda name: nvtx.annotate(name), lambda name: nvtx.mark(name))
+    return Annotations(nvtx.annotate, nvtx.mark)
 
 
 def _record_function() -> Annotations:
@@ -133,10 +133,10 @@ def _open_nsys(context: RankContext) -> Callable[[], tuple[str, ...]]:
 
     if not context.on_cuda:
         return lambda: ("nsys traced the whole launch: only a CUDA process can open the capture window",)
-    torch.cuda.profiler.start()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
 
     def close() -> tuple[str, ...]:
-        torch.cuda.profiler.stop()
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
         return ()
     return close
 

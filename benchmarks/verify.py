@@ -28,8 +28,7 @@ def dtype_named(name: str) -> torch.dtype:
 
     if name not in _EXACT_INTEGERS:
         raise EnvironmentUnfitError(f"dtype {name!r}", accepted=", ".join(_EXACT_INTEGERS))
-    found = getattr(torch, name)
-    assert isinstance(found, torch.dtype)
+    found: torch.dtype = getattr(torch, name)
     return found
 
 
@@ -63,7 +62,7 @@ def compare_sum(tensor: torch.Tensor, dtype: str, world_size: int) -> Check:
     """Compares a flat tensor with the sum of what `fill` gave all ranks."""
     length = period(dtype, world_size)
     each = [_values(rank, length) for rank in range(world_size)]
-    return _compare(tensor, _tiled([sum(column) for column in zip(*each)], tensor), 0)
+    return _compare(tensor, _tiled([sum(column) for column in zip(*each, strict=True)], tensor), 0)
 
 
 def compare_gathered(tensor: torch.Tensor, dtype: str, world_size: int) -> Check:
