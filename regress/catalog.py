@@ -28,10 +28,10 @@ class Shelves:
     sinks: dict[str, Sink[Any]]
 
     def metrics_of(self, workload: str) -> dict[str, Metric]:
-        """The metrics that cases of a workload can give, by the name they have there."""
+        """The metrics that cases of a workload can give, by the name they have there; gated times first."""
         collective = self.workloads[workload].collective
-        return {metric.name_for(workload): metric for metric in self.metrics.values()
-                if metric.collective in (None, collective)}
+        ordered = sorted(self.metrics.values(), key=lambda metric: (not metric.gated, metric.unit is not Unit.SECONDS))
+        return {metric.name_for(workload): metric for metric in ordered if metric.collective in (None, collective)}
 
     def metric(self, case: Case, name: str) -> Metric | None:
         """The declaration behind a metric's name in a case; None for a name of another version."""

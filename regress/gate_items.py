@@ -44,9 +44,12 @@ class CaseFailed(Exception):
 class GateCollector(pytest.Collector):
     """The one parent of all cases; `comm-regress::<case>` are their node ids."""
 
+    run: GateRun
+
     def collect(self) -> Iterator[pytest.Item]:
-        """Never called: the plugin hands the items over itself."""
-        return iter(())
+        """Every case of the plan."""
+        for planned in self.run.gate.plan:
+            yield CaseItem.from_parent(self, name=planned.case.id, planned=planned, run=self.run)
 
 
 class CaseItem(pytest.Item):
@@ -103,33 +106,41 @@ class CaseItem(pytest.Item):
 
 
 class TerminalObserver:
-    """Shows progress: a line at the start of each case; rewritten in place on a terminal, plain lines elsewhere."""
+    """Shows progress: a line at the start of each case; rewritten in place on a terminal, plain lines elsewhere.
 
-    def __init__(self, reporter: pytest.TerminalReporter, quiet: bool) -> None:
+    reporter: None where pytest runs without its terminal (`-p no:terminal`); nothing is shown then.
+    """
+
+    def __init__(self, reporter: pytest.TerminalReporter | None, quiet: bool) -> None:
         self._reporter = reporter
         self._quiet = quiet
-        self._rewrites = reporter.isatty and not os.environ.get("CI")
+        self._rewrites = reporter is not None and reporter.isatty and not os.environ.get("CI")
         self._last_progress = 0.0
+        self._open_line = False
 
     def message(self, text: str) -> None:
         """Something the user should read once: waiting for a lock, a launch that failed."""
-        self._reporter.write_line(text)
+        if self._reporter is not None:
+            self._reporter.write_line(f"\n{text}" if self._open_line else text)
+            self._open_line = False
 
     def case_started(self, text: str) -> None:
         """A case begins: position, and time left."""
-        if self._quiet:
+        if self._quiet or self._reporter is None:
             return
         if self._rewrites:
             self._reporter.rewrite(text, erase=True)
+            self._open_line = True
         else:
             self._reporter.write_line(text)
 
     def progress(self, text: str) -> None:
         """How far inside a case; on a terminal only, and at most a few times a second."""
         now = time.monotonic()
-        if self._rewrites and not self._quiet and now - self._last_progress > 0.3:
+        if self._reporter is not None and self._rewrites and not self._quiet and now - self._last_progress > 0.3:
             self._last_progress = now
             self._reporter.rewrite(text, erase=True)
+            self._open_line = True
 
 
 @dataclass(slots=True)
@@ -144,8 +155,10 @@ class GateRun:
     def collect(self, session: pytest.Session) -> list[pytest.Item]:
         """One item a case; arguments that are node ids of cases select them."""
         parent = GateCollector.from_parent(session, name=COLLECTOR, nodeid=COLLECTOR)
-        items = [CaseItem.from_parent(parent, name=planned.case.id, planned=planned, run=self)
-                 for planned in self.gate.plan]
+        parent.run = self
+        items = list(parent.collect())
+        session.config.hook.pytest_collectreport(
+            report=pytest.CollectReport(nodeid=COLLECTOR, outcome="passed", longrepr=None, result=list(items)))
         wanted = [arg for arg in session.config.args if arg.startswith(f"{COLLECTOR}::")]
         known = {item.nodeid: item for item in items}
         unknown = [arg for arg in wanted if arg not in known]

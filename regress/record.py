@@ -280,6 +280,7 @@ class Launch:
 
     role: "head" for the code under test, "base" for the interleaved base reference, "traced" for the profiled one.
     session: which of the gate's measuring sessions it belongs to (0 screening, then one per confirmation).
+    evidence: what the communication library said it chose ("AllReduce 16MiB": "RING SIMPLE, 24 channels").
     wall_seconds: start to end of the launcher; rank_wall_seconds: the longest rank process.
     """
 
@@ -293,6 +294,7 @@ class Launch:
     session: int = 0
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    evidence: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,17 @@ from regress.errors import EnvironmentUnfitError, HistoryWriteError, UsageError
 from regress.history.store import History, open_history
 from regress.judge.baseline import Baseline, environment_changes, select
 from regress.judge.confirm import Budget, next_measurement, unaffordable
-from regress.judge.verdict import HealthNote, Judgement, judge
+from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
 from regress.measure.base import BaseCheckout, base_checkout, resolve_base
 from regress.measure.commit import read_commit
 from regress.measure.devices import Devices, open_devices
-from regress.measure.environment import collect, describe_devices
+from regress.measure.environment import collect, describe_devices, rank_gpus
+from regress.measure.fitness import assess
 from regress.measure.health import HealthMonitor
 from regress.measure.lock import hold_lock, host_lock_path
+from regress.measure.mps import own_mps
 from regress.measure.ranks import RankPlan, plan_ranks
+from regress.measure.sharing import GpuSharing, sharing_from_durations
 from regress.measuring import Campaign, LauncherFactory, Observer, Task
 from regress.record import Acceptance, Case, Commit, Diagnosis, Environment, Run
 from regress.result import GateResult, gate_result, result_json
@@ -152,6 +155,11 @@ class Gate:
             self._environment = collect(self.ranks, self.devices, gpu_sharing=self.gpu_sharing)
         return self._environment
 
+    def share_gpu(self, sharing: GpuSharing | None) -> None:
+        """Notes how the ranks share the one GPU: another way of sharing is another environment."""
+        self.gpu_sharing = None if sharing is None else sharing.value
+        self._environment = None
+
     @property
     def commit(self) -> Commit:
         """The commit under test, read once."""
@@ -214,25 +222,53 @@ class _Work:
 
     def run(self, stack: ExitStack) -> GateOutcome:
         gate, config = self.gate, self.gate.config
-        baseline = self.baseline()
-        campaign = stack.enter_context(Campaign(
-            config, gate.ranks, gate.request.root, {name: gate.shelves.metrics_of(name)
-                                                    for name in gate.shelves.workloads}, self.observer))
-        if gate.factory is not None:
-            campaign.factory = gate.factory
-        health = stack.enter_context(HealthMonitor(gate.ranks))
+        campaign = self.campaign(stack)
+        gpus = rank_gpus(gate.ranks, gate.devices, os.environ) if gate.devices is not None else ()
+        health = stack.enter_context(HealthMonitor(gate.devices, gpus))
         launches = gate.request.launches or config.device(gate.ranks.device).launches
+        baseline = self.baseline()
         try:
             for _ in campaign.run(campaign.screening(self.cases, launches, int(self.run_id[:8], 16))):
                 pass
             self.trace(campaign, self.cases)
+            if gate.ranks.shared_gpu:
+                gate.share_gpu(self.sharing(campaign))
+                baseline = self.baseline()
             judgement = self.confirm(campaign, baseline, health, stack)
         except KeyboardInterrupt:
             notes = self.health_notes(health)
-            judgement = judge(campaign.launches, baseline, gated_policies(gate.config, gate.shelves, self.cases), health=notes)
+            policies = gated_policies(gate.config, gate.shelves, self.cases)
+            judgement = judge(campaign.launches, baseline, policies, health=notes)
             gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
             raise
         return self.finish(campaign, judgement, baseline, health, partial=False)
+
+    def campaign(self, stack: ExitStack) -> Campaign:
+        """Where launches are made; with the multi-process service where ranks share the one GPU."""
+        gate = self.gate
+        environment: Mapping[str, str] = {}
+        if gate.ranks.shared_gpu and gate.factory is None:
+            service = stack.enter_context(own_mps())
+            environment = service.environment
+            gate.share_gpu(GpuSharing.MPS if service.running else None)
+            if service.reason is not None:
+                self.warn(service.reason)
+        made = Campaign(gate.config, gate.ranks, gate.request.root,
+                        {name: gate.shelves.metrics_of(name) for name in gate.shelves.workloads}, self.observer,
+                        dict(environment))
+        if gate.factory is not None:
+            made.factory = gate.factory
+        return stack.enter_context(made)
+
+    def sharing(self, campaign: Campaign) -> GpuSharing | None:
+        """How the GPU was really shared, from the durations of the collectives."""
+        seconds: dict[int, list[float]] = {}
+        for launch in campaign.launches:
+            for outcome in launch.outcomes:
+                size, mean = outcome.case.message_size_bytes, outcome.get(f"{outcome.case.workload}_seconds")
+                if launch.role == "head" and size is not None and mean is not None:
+                    seconds.setdefault(size, []).extend(mean.samples)
+        return sharing_from_durations(seconds)
 
     def baseline(self) -> Baseline:
         """The window and anchor for this commit and environment."""
@@ -243,11 +279,14 @@ class _Work:
     def health_notes(self, health: HealthMonitor) -> list[HealthNote]:
         """What speaks against the machine; warnings are kept apart."""
         notes = []
-        for remark in health.assess():
-            if remark.downgrade is None:
-                self.warn(remark.text)
+        for level, text in assess(health.snapshot()):
+            if level == "warn":
+                self.warn(text)
             else:
-                notes.append(HealthNote(remark.downgrade, remark.text))
+                notes.append(HealthNote(Downgrade(level), text))
+        if self.gate.gpu_sharing == GpuSharing.TIME_SLICED.value:
+            notes.append(HealthNote(Downgrade.INVALID, "the GPU time-slices between the ranks, so durations are "
+                                    "multiples of a slice; start the CUDA multi-process service or use a GPU a rank"))
         return notes
 
     def warn(self, text: str) -> None:
@@ -315,7 +354,7 @@ class _Work:
         run = Run(
             self.run_id, self.started_at, utc_now(), gate.commit, gate.environment, tuple(campaign.launches),
             judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),
-            partial, _version(), health.facts(), (*judgement.warnings, *self.warnings), dict(self.artifacts),
+            partial, _version(), health.snapshot(), (*judgement.warnings, *self.warnings), dict(self.artifacts),
             self._acceptance(partial))
         status = judgement.exit_status
         if campaign.launches:

@@ -51,7 +51,7 @@ def _cells(case: CaseRow) -> list[tuple[str, ...]]:
 def table_lines(result: GateResult) -> list[tuple[str, Verdict | None]]:
     """The final table, worst case first: each line with the verdict that colours it, None for headings.
 
-    A reason follows under every metric that is not simply a pass; cases that all lack a baseline say so once.
+    A reason follows under every case that is not simply a pass.
     """
     blocks = [(case, _cells(case)) for case in result.cases]
     rows = [_HEADINGS, *(cells for _, lines in blocks for cells in lines)]
@@ -64,12 +64,15 @@ def table_lines(result: GateResult) -> list[tuple[str, Verdict | None]]:
 
     text: list[tuple[str, Verdict | None]] = [(line(_HEADINGS), None)]
     for case, lines in blocks:
+        reasons: dict[Verdict, str] = {}
         for index, cells in enumerate(lines):
             row = case.metrics[index] if case.metrics else None
             text.append((line(cells), row.verdict if row else case.verdict))
             if row is not None and row.verdict not in (Verdict.PASS, Verdict.NO_BASELINE):
-                text.append((f"    {row.reason}", None))
-        if case.verdict is not Verdict.PASS:
+                reasons.setdefault(row.verdict, row.reason)
+        # Time and bandwidth say the same thing twice: one reason for each verdict of a case is enough here.
+        text.extend((f"    {reason}", None) for reason in reasons.values())
+        if case.verdict not in (Verdict.PASS, Verdict.NO_BASELINE):
             text.extend((f"    {warning}", None) for warning in case.warnings)
     return text
 

@@ -1,0 +1,212 @@
+"""The traced launch: one more launch under a profiler, off the clock of the gated figures, and what it explains.
+
+Nothing here can lose or change a timing: a profiler that fails leaves a warning, and the trace is judged, not the
+profiler's exit status.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from regress.errors import RegressError, TraceUnfitError, UsageError
+from regress.explain import explain_analysis
+from regress.measure.launch import LaunchResult
+from regress.measuring import Campaign, Task
+from regress.metrics import Metric
+from regress.outcomes import incorrectness
+from regress.record import Case, CaseOutcome, Diagnosis, Launch, Measurement, TimingMode
+from regress.trace.nccl_log import NcclLog, environment_for, read_logs
+from regress.trace.nsys import Nsys, find
+from regress.trace.nsys_run import Collected, collect, new_session, profile_command, shutdown_session
+from regress.trace.read import read_traces
+from regress.units import format_change, format_size
+
+KEPT_TRACES = 5
+"""Runs whose traces are kept: one is a few megabytes, and only the latest are ever opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Which profiler explains the run. kind: "nsys", "kineto" or "none"; warnings: why not a better one."""
+
+    kind: str
+    nsys: Nsys | None = None
+    gpu_metrics: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What traced launches gave. artifacts: where the traces are kept, by what they are."""
+
+    diagnoses: tuple[Diagnosis, ...] = ()
+    warnings: tuple[str, ...] = ()
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose_tracer(wish: str, device: str) -> Tracer:
+    """The profiler for this machine; `wish` as in --comm-regress-trace.
+
+    auto: nsys on GPUs where it is found and its importer loads, else torch.profiler. Raises UsageError where nsys
+    was asked for and there is none.
+    """
+    if wish in ("none", "kineto"):
+        return Tracer(wish)
+    if wish == "auto" and device == "cpu":
+        return Tracer("kineto")
+    nsys = find()
+    if nsys is None:
+        if wish == "nsys":
+            raise UsageError("no nsys was found", where="--comm-regress-trace nsys",
+                             accepted="nsys on PATH, in NVIDIA's folders, or named by REGRESS_NSYS",
+                             next_step="install Nsight Systems, or use torch.profiler: --comm-regress-trace kineto")
+        return Tracer("kineto", warnings=("no nsys was found, so torch.profiler explains this run; "
+                                          "`regress doctor` says where it was looked for",))
+    if nsys.importer.obstacle:
+        if wish == "nsys":
+            raise UsageError(f"{nsys.path} cannot write reports: {nsys.importer.obstacle}",
+                             where="--comm-regress-trace nsys", next_step="install what it lacks; see `regress doctor`")
+        return Tracer("kineto", warnings=(f"torch.profiler explains this run: {nsys.importer.obstacle}",))
+    refused = nsys.gpu_metrics_obstacle if device == "cuda" else ""
+    warnings = (f"traced without GPU metrics: {refused}",) if refused else ()
+    return Tracer("nsys", nsys, device == "cuda" and not refused and nsys.gpu_metrics_flag is not None, warnings)
+
+
+def traced_cases(cases: Sequence[Case], device: str) -> tuple[Case, ...]:
+    """The cases worth a trace: all on GPUs; on the CPU a collective has no kernels, so training steps only."""
+    return tuple(case for case in cases if device == "cuda" or case.timing is TimingMode.STEP)
+
+
+def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, session: int = 0,
+                keep: Path | None = None) -> Traced:
+    """One traced launch for each world size; its readings join the campaign's launches under the role "traced".
+
+    keep: folder that the traces are copied to; None throws them away.
+    """
+    if tracer.kind == "none":
+        return Traced()
+    found = Traced()
+    chosen = traced_cases(cases, campaign.ranks.device)
+    for world_size in sorted({case.world_size for case in chosen}):
+        task = Task(tuple(case for case in chosen if case.world_size == world_size), "traced", session, world_size)
+        one = _trace(tracer, campaign, task, keep)
+        found = Traced(found.diagnoses + one.diagnoses, found.warnings + one.warnings,
+                       {**found.artifacts, **one.artifacts})
+    if keep is not None:
+        _forget_old(keep.parent)
+    return found
+
+
+def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None) -> Traced:
+    campaign.observer.message(f"traced launch of {len(task.cases)} case{'s' if len(task.cases) > 1 else ''} "
+                              f"with {'torch.profiler' if tracer.kind == 'kineto' else 'nsys'}")
+    result, paths, warnings = _launch(tracer, campaign, task)
+    if not paths and tracer.gpu_metrics and any("GPU" in text for text in warnings):
+        result, paths, again = _launch(replace(tracer, gpu_metrics=False), campaign, task)
+        warnings = (*warnings, *again)
+    outcomes: list[CaseOutcome] = []
+    diagnoses: list[Diagnosis] = []
+    for case, results in zip(result.cases, result.results, strict=True):
+        error = result.error if paths and result.error else incorrectness(case, results)
+        if error is not None or not paths:
+            warnings = (*warnings, f"{case.id} was not traced: {error}") if error is not None else warnings
+            continue
+        outcome, rules = _read(case, paths, campaign.metrics[case.workload])
+        outcomes.append(outcome)
+        diagnoses += rules
+        cost = _cost(campaign, case, result)
+        warnings = (*warnings, cost) if cost is not None else warnings
+    log = read_logs(Path(result.folder)) if result.folder else NcclLog()
+    campaign.launches.append(Launch(
+        result.index, "traced", result.seed, result.started_at, result.wall_seconds, result.rank_wall_seconds,
+        tuple(outcomes), task.session, None, (*result.warnings, *log.warnings), _choices(log)))
+    artifacts = _keep(paths, keep) if keep is not None and paths else {}
+    return Traced(tuple(diagnoses), tuple(dict.fromkeys(warnings)), artifacts)
+
+
+def _launch(tracer: Tracer, campaign: Campaign, task: Task) -> tuple[LaunchResult, tuple[Path, ...], tuple[str, ...]]:
+    """The launch, the trace files it left, and why there are none."""
+    index = len(campaign.launches)
+    folder = campaign.scratch / f"launch{index:03d}-traced{'' if tracer.gpu_metrics else '-plain'}"
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = campaign.spec(task, folder, tracer.kind)
+    cuda = campaign.ranks.device == "cuda"
+    output, session, started = folder / "trace.nsys-rep", new_session(), time.time()
+    prefix = () if tracer.nsys is None else profile_command(
+        tracer.nsys, output, gpu_metrics=tracer.gpu_metrics, cuda=cuda, session=session)
+    environment = {**campaign.environment, **(environment_for(folder) if cuda else {})}
+    try:
+        result = campaign.launcher(task.cases[0].world_size).launch(
+            spec, index=index, role="traced", deadline_seconds=campaign.config.gate.launch_deadline,
+            case_deadline_seconds=campaign.config.gate.case_deadline, environment=environment, command_prefix=prefix)
+    finally:
+        if tracer.nsys is not None:
+            shutdown_session(tracer.nsys, session)
+    if tracer.nsys is None:
+        return result, tuple(sorted(folder.glob("rank*.kineto.json.gz"))), ()
+    said = folder / "agent" / "output.log"
+    found: Collected = collect(tracer.nsys, output, log=said.read_text(errors="replace") if said.is_file() else "",
+                               started=started, exit_status=result.command_exit, cuda=cuda)
+    warnings = (*found.warnings, *([f"no trace of this run: {found.error}"] if found.error else []))
+    return result, (found.sqlite,) if found.sqlite is not None else (), warnings
+
+
+def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric]) -> tuple[CaseOutcome, list[Diagnosis]]:
+    """The readings of one case from the trace of its launch, and what the rules say."""
+    try:
+        analysis = read_traces(paths, within=f"case:{case.id}")
+        if len(analysis.lanes) != case.world_size:
+            raise TraceUnfitError(f"{len(analysis.lanes)} of {case.world_size} ranks are in the trace")
+        measured = []
+        for name, metric in metrics.items():
+            reading = metric.from_trace(analysis) if metric.from_trace is not None else None
+            if reading is not None:
+                measured.append(Measurement(name, metric.unit, metric.better, reading.value, warnings=reading.warnings))
+        rules = [replace(found, case=case.id) for found in explain_analysis(analysis).findings]
+        return CaseOutcome(case, tuple(measured), warnings=analysis.warnings), rules
+    except RegressError as error:
+        return CaseOutcome(case, warnings=(f"its trace cannot be used: {error.text}",)), []
+
+
+def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
+    """What tracing did to the time of a step; figures of a traced launch are never judged."""
+    name = "step_seconds" if case.timing is TimingMode.STEP else f"{case.workload}_seconds"
+    metric = campaign.metrics[case.workload].get(name)
+    results = traced.results[traced.cases.index(case)]
+    present = tuple(result for result in results if result is not None)
+    if metric is None or metric.from_ranks is None or case.timing is not TimingMode.STEP:
+        return None
+    slowed = metric.from_ranks(metric, case, present)
+    plain = sorted(found.value for launch in campaign.launches if launch.role == "head"
+                   for outcome in launch.outcomes if outcome.case == case
+                   for found in [outcome.get(name)] if found is not None)
+    if slowed is None or not plain:
+        return None
+    return (f"tracing changed {name} of {case.id} by {format_change(slowed.value / plain[len(plain) // 2] - 1)} "
+            "in its own launch; gated figures are from untraced ones")
+
+
+def _choices(log: NcclLog) -> dict[str, str]:
+    """NCCL's decisions by operation and size."""
+    return {f"{choice.operation or 'collective'} {format_size(choice.size)}":
+            " ".join(part for part in (choice.algorithm, choice.protocol) if part)
+            + (f", {choice.channels} channels" if choice.channels is not None else "") for choice in log.choices}
+
+
+def _keep(paths: Sequence[Path], keep: Path) -> dict[str, str]:
+    keep.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        shutil.copyfile(path, keep / path.name)
+    return {"trace": str(keep)}
+
+
+def _forget_old(folder: Path) -> None:
+    """Keeps the traces of the latest runs."""
+    if folder.is_dir():
+        kept = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+        for old in kept[:-KEPT_TRACES]:
+            shutil.rmtree(old, ignore_errors=True)
