@@ -34,8 +34,10 @@ MINIMUM_WIDTH = 40
 GAP = 2
 SINCE_WIDTH = (10, 48)
 """Room for a short hash, and for a subject that is still one line."""
-NEEDED = ("Case", "Metric", "Now", "Change", "Verdict")
-WANTED = ("Since", "Last runs", "Baseline", "Interval")
+NEEDED = ("Case", "Metric", "Now", "Change", "Verdict", "Since")
+DISPENSABLE = ("Now", "Since")
+"""Needed columns that a very narrow terminal loses, the first one first."""
+WANTED = ("Last runs", "Baseline", "Interval")
 """Columns beside the needed ones, the most telling first: added while there is room."""
 ORDER = ("Case", "Metric", "Last runs", "Now", "Baseline", "Change", "Interval", "Verdict", "Since")
 NUMBERS = frozenset(("Now", "Baseline", "Change", "Interval"))
@@ -101,8 +103,9 @@ def _columns(widths: Mapping[str, int], width: int) -> tuple[list[str], bool, in
     if stacked:
         chosen.remove("Metric")
         widths = {**widths, "Case": max(widths["Case"], widths["Metric"])}
-    if taken(chosen) > width:
-        chosen.remove("Now")
+    for name in DISPENSABLE:
+        if taken(chosen) > width:
+            chosen.remove(name)
     for name in WANTED:
         if taken([*chosen, name]) <= width:
             chosen.append(name)

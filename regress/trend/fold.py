@@ -175,7 +175,8 @@ def _environment_changes(
 ) -> tuple[tuple[EnvironmentChange, ...], tuple[tuple[str, int], ...]]:
     """Every reported fact that changed, and those that change too often to mean anything (a fleet's host names).
 
-    A fact that could not be read says nothing: it is compared with the last time it could.
+    A fact that could not be read says nothing: it is compared with the last time it could. A fraction is a reading
+    (a load average), not an identity, and marks nothing.
     """
     last: dict[str, dict[str, Scalar]] = {}
     changes: list[EnvironmentChange] = []
@@ -183,10 +184,11 @@ def _environment_changes(
         environment = environments[fact.environment]
         known = last.setdefault(environment.fingerprint, {})
         for name, value in environment.reported.items():
-            if value is not None and name in known and known[name] != value:
+            if value is None or isinstance(value, float):
+                continue
+            if name in known and known[name] != value:
                 changes.append(EnvironmentChange(run, name, known[name], value))
-            if value is not None:
-                known[name] = value
+            known[name] = value
     often = Counter(change.fact for change in changes)
     limit = max(RESTLESS_CHANGES, len(facts) // RESTLESS_SHARE)
     restless = {name: count for name, count in often.items() if count > limit}

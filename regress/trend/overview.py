@@ -165,7 +165,12 @@ def since_in_words(trend: Trend, row: Row) -> str:
 
 def changes_in_words(changes: Iterable[EnvironmentChange]) -> str:
     """Facts with old and new value: "nccl 2.28.3 → 2.29.1, driver 570.1 → 575.2"."""
-    return ", ".join(f"{visible(c.fact)} {shown(c.before)} → {shown(c.after)}" for c in changes)
+    return ", ".join(f"{fact_name(c.fact)} {shown(c.before)} → {shown(c.after)}" for c in changes)
+
+
+def fact_name(fact: str) -> str:
+    """A fact's name for people: "nccl" for nccl_version; environment variables keep theirs."""
+    return visible(fact.removesuffix("_version").replace("_", " ") if fact.islower() else fact)
 
 
 def shown(value: Scalar) -> str:

@@ -28,10 +28,12 @@ from regress.units import Better, Unit
 
 START = datetime(2026, 1, 5, 8, 0, tzinfo=timezone.utc)
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> [red]x[/red] \x1b[31m\u202egnp.exe"
-MUST_MATCH: dict[str, Scalar] = {"gpu": "NVIDIA H200", "gpu_count": 2, "mig": False, "link": "NVLink 4, 18 links",
-                                 "nodes": 1, "backend": "nccl"}
-REPORTED = {"driver": "570.124.06", "cuda": "12.8", "nccl": "2.28.3", "torch": "2.13.0", "nsys": "2026.2.1",
-            "host": "gpu-07", "NCCL_DEBUG": "WARN"}
+MUST_MATCH: dict[str, Scalar] = {
+    "backend": "nccl", "gpu_model": "NVIDIA H200", "gpu_count": 2, "gpu_partitioning": "none",
+    "link_class": "NVLink 4.0 x18", "topology_class": "NVLink"}
+REPORTED: dict[str, Scalar] = {
+    "driver_version": "570.124.06", "torch_cuda_version": "12.8", "nccl_version": "2.28.3", "torch_version": "2.13.0",
+    "host": "gpu-07", "load_average": 0.5, "image": None, "NCCL_DEBUG": "WARN"}
 SUBJECTS = ("Bucket gradients by arrival", "Pin the loader's threads", "Tidy the docs", "Fuse the optimizer",
             "Bump the base image", "Test the sampler", "Overlap the last bucket", "Log less")
 
@@ -122,9 +124,10 @@ def run(plans: tuple[Plan, ...], index: int, rng: random.Random, *, launches: in
     verdicts = {f.verdict for f in findings}
     overall = next((v for v in (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT,
                                 Verdict.NO_BASELINE) if v in verdicts), Verdict.PASS)
+    environment = Environment(dict(MUST_MATCH), {**REPORTED, "load_average": (index % 7) / 4, **(reported or {})})
     return Run(f"run-{index:05d}", started.isoformat(), (started + timedelta(minutes=4)).isoformat(), commit(index),
-               Environment(dict(MUST_MATCH), {**REPORTED, **(reported or {})}), made, overall, {}, findings,
-               health={"sm_clock_ratio": 0.998, "temperature_celsius": 54, "throttled": False})
+               environment, made, overall, {}, findings,
+               health={"sm_clock_max_mhz": 1980, "sm_clock_under_load_mhz": 1965, "temperature_max_celsius": 54})
 
 
 SIZES = tuple(4 * 2**10 * 4**i for i in range(9))
@@ -155,8 +158,8 @@ def story(count: int = 120, seed: int = 7) -> list[Run]:
     )
     runs = []
     for index in range(count):
-        nccl = {"nccl": "2.29.1"} if index >= bad else {}
-        driver = {"driver": "575.51.03"} if index >= count // 2 else {}
+        nccl = {"nccl_version": "2.29.1"} if index >= bad else {}
+        driver = {"driver_version": "575.51.03"} if index >= count // 2 else {}
         made = run(plans, index, rng, invalid=index == count - 40, noisy=index in (count - 55, count - 20),
                    reported={**nccl, **driver})
         if index == count // 3 + 2:

@@ -18,7 +18,7 @@ SLOW = (allreduce(2**24).id, "allreduce_seconds")
 
 
 def page_of(runs: list[Run]) -> str:
-    return build_report(runs, commit_url_template=COMMITS, trace=trace_view(), ceiling_bytes_per_second=450e9,
+    return build_report(runs, commit_url_template=COMMITS, trace=trace_view(),
                         change_points={SLOW: [ChangePoint("run-00114", 0.2)]}, limits={SLOW: Limits(None, 9e-5)})
 
 

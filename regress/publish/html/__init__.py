@@ -25,21 +25,20 @@ def build_report(
     git_order: Sequence[str] | None = None,
     trace: TraceView | None = None,
     limits: Mapping[tuple[str, str], Limits] | None = None,
-    ceiling_bytes_per_second: float | None = None,
 ) -> str:
     """The whole page as text.
 
     runs: newest first (by start); read once, so a generator over the history will do. The first is "the latest run".
     commit_url_template: http(s) address with `{sha}` in it; None, or anything else, makes no links.
     change_points, limits: by case id and metric, for the latest run's environment.
-    git_order: full commit hashes, oldest first. ceiling_bytes_per_second: the link's nominal rate in one direction,
-    drawn in the sweep of busbw. Raises UsageError where Bokeh is not installed.
+    git_order: full commit hashes, oldest first. trace: one step of the last traced run.
+    Raises UsageError where Bokeh is not installed.
     """
     trend = fold(runs, git_order)
     steps = change_points or {}
     template = commit_url_template if _is_web_address(commit_url_template) else None
     block = data_block(trend, commit_url_template=template, change_points=steps, limits=limits or {},
-                       sweeps=sweeps(trend, ceiling_bytes_per_second), trace=trace)
+                       sweeps=sweeps(trend), trace=trace)
     return page(first_screen(trend, rows(trend, steps)), block)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from regress.publish.html.sweep import Sweep
 from regress.publish.html.views import Limits, TraceView
-from regress.record import Verdict
+from regress.record import Environment, Scalar, Verdict
 from regress.trend import ChangePoint, Point, Series, Trend
 
 FORMAT = "comm-regress-report"
@@ -62,8 +62,7 @@ def data_block(
         "verdicts": [verdict.value for verdict in VERDICTS],
         "latest": trend.latest_index,
         "runs": pack(_runs(trend)),
-        "environments": pack([{"fingerprint": e.fingerprint, "must_match": e.must_match, "reported": e.reported}
-                              for e in trend.environments]),
+        "environments": pack(_environments(trend.environments)),
         "environment_changes": [asdict(change) for change in trend.changes],
         "restless_facts": dict(trend.restless),
         "series": [_series(series, limits.get(series.key),
@@ -92,6 +91,34 @@ def _runs(trend: Trend) -> dict[str, list[Any]]:
         "accepted": [{"reason": r.accepted.reason, "who": r.accepted.who, "when": r.accepted.when,
                       "cases": r.accepted.cases} if r.accepted else None for r in runs],
     }
+
+
+def _environments(environments: Sequence[Environment]) -> dict[str, Any]:
+    """Must-match sets once each; reported facts as columns of places in a list of values, -1 where one is absent."""
+    sets: dict[str, int] = {}
+    distinct: list[dict[str, Any]] = []
+    which: list[int] = []
+    for environment in environments:
+        fingerprint = environment.fingerprint
+        if fingerprint not in sets:
+            sets[fingerprint] = len(distinct)
+            distinct.append({"fingerprint": fingerprint, "must_match": environment.must_match})
+        which.append(sets[fingerprint])
+    facts = dict.fromkeys(fact for environment in environments for fact in environment.reported)
+    return {"sets": distinct, "set": which, "reported": {fact: _column(fact, environments) for fact in facts}}
+
+
+def _column(fact: str, environments: Sequence[Environment]) -> dict[str, list[Any]]:
+    # Keyed by type as well: True and 1 are equal in Python and are not the same fact.
+    places: dict[tuple[type, Scalar], int] = {}
+    at: list[int] = []
+    for environment in environments:
+        if fact not in environment.reported:
+            at.append(-1)
+            continue
+        value = environment.reported[fact]
+        at.append(places.setdefault((type(value), value), len(places)))
+    return {"values": [value for _, value in places], "at": at}
 
 
 def _series(series: Series, limits: Limits | None, steps: Sequence[ChangePoint],

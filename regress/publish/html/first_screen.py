@@ -16,6 +16,7 @@ from regress.trend.overview import (
     changes_in_words,
     commit_name,
     explanations,
+    fact_name,
     format_interval,
     headline,
     recent_changes,
@@ -106,7 +107,8 @@ def _machine(trend: Trend, run: Run) -> str:
         shown_reasons += f"<li>and {len(reasons) - REASONS_AT_FIRST} more</li>"
     changes = recent_changes(trend)
     changed = "".join(
-        f'<li class="changed"><strong>{text(c.fact)}</strong> {text(shown(c.before))} → {text(shown(c.after))} '
+        f'<li class="changed"><strong>{text(fact_name(c.fact))}</strong> '
+        f"{text(shown(c.before))} → {text(shown(c.after))} "
         f'<span class="quiet">at <bdi>{text(commit_name(trend.runs[c.run]))}</bdi></span></li>' for c in changes)
     facts = _facts(run.environment.must_match)
     reported = _facts({k: v for k, v in run.environment.reported.items() if "_" not in k or k.islower()})
@@ -121,7 +123,7 @@ def _machine(trend: Trend, run: Run) -> str:
 
 
 def _facts(facts: dict[str, Scalar]) -> str:
-    return "".join(f"<div><dt>{text(name.replace('_', ' ') if name.islower() else name)}</dt>"
+    return "".join(f"<div><dt>{text(fact_name(name))}</dt>"
                    f"<dd>{text(_figure(value))}</dd></div>" for name, value in facts.items() if value is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from regress.publish.html.ceiling import nominal_bytes_per_second
 from regress.record import Case
 from regress.trend import Point, RunFacts, Series, Trend
 from regress.units import Unit
@@ -33,24 +34,24 @@ class Sweep:
     share: tuple[float | None, ...]
 
 
-def sweeps(trend: Trend, ceiling_bytes_per_second: float | None) -> list[Sweep]:
+def sweeps(trend: Trend) -> list[Sweep]:
     """A sweep for each workload and metric that the latest environment has at two sizes or more."""
     if trend.latest is None:
         return []
-    fingerprint = trend.latest.environment.fingerprint
+    environment = trend.latest.environment
+    fingerprint = environment.fingerprint
     groups: dict[tuple[Case, str], list[Series]] = {}
     for series in trend.series:
         if series.fingerprint == fingerprint and series.case.message_size_bytes and series.unit in SWEPT_UNITS:
             groups.setdefault((replace(series.case, message_size_bytes=None), series.metric), []).append(series)
-    made = [_sweep(trend, case, group, ceiling_bytes_per_second) for (case, _), group in groups.items()
-            if len(group) >= FEWEST_SIZES]
+    made = [_sweep(trend, case, group, nominal_bytes_per_second(environment, case) if metric == BUSBW else None)
+            for (case, metric), group in groups.items() if len(group) >= FEWEST_SIZES]
     return sorted(made, key=lambda sweep: (sweep.metric != BUSBW, sweep.title, sweep.metric))
 
 
 def _sweep(trend: Trend, case: Case, group: Sequence[Series], ceiling: float | None) -> Sweep:
     ordered = sorted(group, key=lambda series: series.case.message_size_bytes or 0)
     now = tuple(_now(series, trend.latest_index) for series in ordered)
-    ceiling = ceiling if ordered[0].metric == BUSBW else None
     return Sweep(
         title=case.id,
         metric=ordered[0].metric,

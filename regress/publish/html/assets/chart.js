@@ -6,6 +6,7 @@ const SHAPES = {
 };
 const QUIET_VERDICTS = new Set(["pass", UNJUDGED]);
 const OUTSIDE_BAND = new Set(["invalid", "regression", "inconclusive"]);
+const DENSE = 400;
 const BAND_RUNS = 20;
 const BAND_FEWEST = 5;
 const OTHER_COLOURS = ["second"];
@@ -45,7 +46,7 @@ function drawEntry(figure, runs, entry, time, primary) {
   const { points } = entry;
   const xs = xOf(runs, points, time);
   const main = colour(primary ? "pass" : OTHER_COLOURS[0]);
-  const dense = points.run.length > 400;
+  const dense = points.run.length > DENSE;
   if (primary) {
     const band = trailingBand(points);
     figure.varea({ x: xs, y1: band.map(([low]) => low), y2: band.map(([, high]) => high),
@@ -58,8 +59,7 @@ function drawEntry(figure, runs, entry, time, primary) {
     launches.x.push(xs[i]);
     launches.y.push(value);
   }));
-  figure.scatter({ x: launches.x, y: launches.y, size: dense ? 2 : 4, fill_color: main, line_color: null,
-    fill_alpha: dense ? 0.15 : 0.28, name: "launches" });
+  figure.scatter({ x: launches.x, y: launches.y, size: 4, fill_color: main, line_color: null, name: "launches" });
   const line = brokenLine(runs, entry, xs);
   figure.line({ x: line.x, y: line.y, line_color: main, line_width: dense ? 1.2 : 2, name: "median" });
   const shapes = points.verdict.map((verdict) => SHAPES[verdict]);
@@ -78,7 +78,7 @@ function verticals(runs, entry, time) {
   const at = (run) => (time ? Date.parse(runs.started_at[run]) : runs.x[run]);
   const changes = new Map();
   for (const change of report.environment_changes.filter(({ run }) => mine(run))) {
-    const words = `${visible(change.fact)} ${visible(change.before)} → ${visible(change.after)}`;
+    const words = `${factName(change.fact)} ${visible(change.before)} → ${visible(change.after)}`;
     changes.set(change.run, [...(changes.get(change.run) ?? []), words]);
   }
   const marks = [...changes].map(([run, words]) => ({ x: at(run), text: words.join(", "), kind: "environment" }));
@@ -89,13 +89,15 @@ function verticals(runs, entry, time) {
   return marks.sort((a, b) => a.x - b.x);
 }
 
-// Words stand where the data leave room: at the foot of the chart, or hanging from its top.
-function drawVerticals(figure, marks, yRange, values) {
+// Words stand where the points to their right leave room: at the foot of the chart, or hanging from its top.
+function drawVerticals(figure, marks, yRange, xs, values) {
   const middle = (yRange.start + yRange.end) / 2;
-  const hang = values.filter((value) => value < middle).length > values.length / 2;
-  const edge = () => (hang ? yRange.end : yRange.start);
+  const reach = (xs.at(-1) - xs[0]) / 25;
   return marks.map(({ x, text, kind }) => {
     const tint = colour(kind === "anchor" ? "anchor" : "environment");
+    const near = values.filter((_, i) => xs[i] >= x && xs[i] <= x + reach);
+    const hang = near.filter((value) => value < middle).length > near.length / 2;
+    const edge = () => (hang ? yRange.end : yRange.start);
     const short = text.length > 42 ? `${text.slice(0, 41)}…` : text;
     const words = label({ x, y: edge(), y_offset: hang ? -5 : 5, angle: Math.PI / 2, text: short, text_baseline: "top",
       text_align: hang ? "right" : "left", x_offset: 3, text_color: tint });
@@ -194,13 +196,18 @@ async function drawChart(host, runs, entries, { time, log, height }) {
     yRange.setv({ start: low, end: high });
   };
   fit();
-  const labels = drawVerticals(figure, verticals(runs, entries[0], time), yRange, entries[0].points.value);
+  const labels = drawVerticals(figure, verticals(runs, entries[0], time), yRange, xs[0], entries[0].points.value);
   drawSteps(figure, entries[0], xs[0]);
   const off = drawLimits(figure, series, yRange);
   const cursor = figure.scatter({ x: [], y: [], size: 15, fill_color: null, line_color: colour("text"), line_width: 2 });
   const hair = new Bokeh.Span({ location: null, dimension: "height", line_color: colour("quiet"), line_width: 1 });
   figure.add_layout(hair);
-  const thin = () => thinLabels(labels, xRange, Math.max(200, host.clientWidth - 110));
+  const launches = figure.renderers.filter(({ name }) => name === "launches");
+  const thin = () => {
+    const seen = xs[0].filter((x) => x >= xRange.start && x <= xRange.end).length;
+    for (const { glyph } of launches) glyph.setv({ size: seen > DENSE ? 2 : 4, fill_alpha: seen > DENSE ? 0.15 : 0.28 });
+    thinLabels(labels, xRange, Math.max(200, host.clientWidth - 110));
+  };
   thin();
   xRange.change.connect(thin);
   yRange.setv({ reset_start: yRange.start, reset_end: yRange.end });

@@ -11,8 +11,18 @@ async function unpack(packed) {
 let runsOnce = null;
 function loadRuns() {
   runsOnce ??= Promise.all([unpack(report.runs), unpack(report.environments)])
-    .then(([runs, environments]) => ({ ...runs, environments }));
+    .then(([runs, environments]) => ({ ...runs, environments: readEnvironments(environments) }));
   return runsOnce;
+}
+
+function readEnvironments({ sets, set, reported }) {
+  return set.map((which, i) => ({
+    ...sets[which],
+    get reported() {
+      return Object.fromEntries(Object.entries(reported).filter(([, { at }]) => at[i] >= 0)
+        .map(([fact, { values, at }]) => [fact, values[at[i]]]));
+    },
+  }));
 }
 
 // Differences back to values; null is stepped over.
@@ -103,6 +113,10 @@ function visible(text) {
   return String(text).replace(/[\n\t]/g, " ").replace(
     /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
     (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+function factName(fact) {
+  return visible(fact === fact.toLowerCase() ? fact.replace(/_version$/, "").replaceAll("_", " ") : fact);
 }
 
 function commitName(runs, i) {

@@ -11,9 +11,10 @@ function axisFormatter(labels) {
   return formatter;
 }
 
-// Ticks of one axis share one unit and as many digits as tell neighbours apart.
-function unitFormatter(unit) {
+// Ticks of one axis share one unit and as many digits as tell neighbours apart; decades of a log axis have their own.
+function unitFormatter(unit, log) {
   return axisFormatter((ticks) => {
+    if (log && unit !== "bytes") return ticks.map((tick) => format(tick, unit));
     if (unit === "bytes") return ticks.map((tick) => format(Math.round(tick), "bytes"));
     const largest = Math.max(...ticks.map(Math.abs));
     const [scale, name] = scaleFor(largest, unit);
@@ -48,7 +49,7 @@ function makeFigure({ xType = "linear", yType = "linear", xRange, yRange, height
   figure.ygrid.grid_line_color = colour("grid");
   styleAxis(figure.xaxis, xLabel);
   styleAxis(figure.yaxis, narrow ? null : yLabel);
-  if (unit) figure.yaxis.formatter = unitFormatter(unit);
+  if (unit) figure.yaxis.formatter = unitFormatter(unit, yType === "log");
   if (xFormatter) figure.xaxis.formatter = xFormatter;
   return figure;
 }

@@ -4,6 +4,7 @@ const RANGES = [50, 200, 1000];
 const TABLE_ROWS = 200;
 const FIRST_VIEW = 200;
 const LEAD = 40;
+const FACTS = 8;
 const LEGEND = [
   ["pass", "●", "pass: median of the launches"], ["regression", "■", "regression"], ["improvement", "★", "improvement"],
   ["inconclusive", "◇", "inconclusive"], ["invalid", "✕", "invalid"], ["no-baseline", "○", "no baseline yet"],
@@ -15,9 +16,9 @@ function describe(runs, entry, i) {
   const environment = runs.environments[runs.environment[run]];
   const change = points.change[i] === null ? "–"
     : `${signed(points.change[i])}${points.low[i] === null ? "" : ` (${interval(points.low[i], points.high[i])})`}`;
-  const facts = Object.entries(environment.reported)
-    .filter(([name, value]) => value !== null && name === name.toLowerCase()).slice(0, 8)
-    .map(([name, value]) => `${name} ${value}`).join(", ");
+  const facts = (set) => Object.entries(set)
+    .filter(([name, value]) => value !== null && value !== false && name === name.toLowerCase()).slice(0, FACTS)
+    .map(([name, value]) => (value === true ? factName(name) : `${factName(name)} ${value}`)).join(", ");
   const launches = points.launches[i];
   return [
     ["commit", `${commitName(runs, run)} ${runs.subject[run] ?? ""}`],
@@ -30,8 +31,8 @@ function describe(runs, entry, i) {
     ["baseline", format(points.baseline[i], series.unit)],
     ["change", change],
     ["verdict", points.verdict[i]],
-    ["machine", Object.values(environment.must_match).filter((value) => value !== null).join(", ")],
-    ["software", facts],
+    ["machine", facts(environment.must_match)],
+    ["software", facts(environment.reported)],
   ].filter(([, value]) => value !== "").map(([name, value]) => [name, visible(value)]);
 }
 
@@ -147,7 +148,7 @@ async function redraw(panel) {
   firstView(panel);
   panel.section.dataset.points = String(panel.entries[0].points.run.length);
   const off = panel.chart.off.length ? `Off the chart: ${panel.chart.off.join(", ")}. ` : "";
-  const restless = Object.entries(report.restless_facts).map(([fact, count]) => `${fact} (${count} times)`);
+  const restless = Object.entries(report.restless_facts).map(([fact, count]) => `${factName(fact)} (${count} times)`);
   panel.note.textContent = off + (restless.length ? `Changes too often to mark: ${visible(restless.join(", "))}.` : "");
   listen(panel);
 }
@@ -231,7 +232,7 @@ function frame(panel) {
   panel.note = element("p", { class: "quiet" });
   const table = element("details", {}, element("summary", {}, "Table of the runs"));
   table.addEventListener("toggle", () => {
-    if (table.open && !table.querySelector("table")) table.append(element("div", { class: "points-table" }, pointsTable(panel)));
+    if (table.open && !table.querySelector("table")) table.append(element("div", { class: "points-table", tabindex: "0", role: "region", "aria-label": "Table of the runs" }, pointsTable(panel)));
   });
   const statistic = series.statistic === "value" ? "" : `, ${series.statistic} of each launch`;
   return element("section", { class: "panel", id: `series-${series.id}`, "aria-label": visible(`${series.case} ${series.metric}`) },

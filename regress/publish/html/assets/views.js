@@ -70,7 +70,7 @@ function setUpSweeps() {
   };
   select.addEventListener("change", draw);
   section.append(element("div", { class: "tools" }, element("label", {}, "Workload ", select),
-    element("span", { class: "quiet" }, "now: solid, circles; baseline: dashed, squares; anchor: dotted, triangles")), pair);
+    element("span", { class: "quiet" }, "now: solid, circles; baseline: dashed, squares; anchor: dotted, triangles; reduction inside the switch can exceed the link")), pair);
   section.hidden = false;
   whenSeen(section, draw);
 }
