@@ -88,7 +88,7 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     """The part of `a` inside [start, end)."""
     low = int(np.searchsorted(a.end, start, side="right"))
     high = int(np.searchsorted(a.start, end, side="left"))
-    if high <= low:
+    if high <= low or end <= start:
         return EMPTY
     return Intervals(np.maximum(a.start[low:high], start), np.minimum(a.end[low:high], end))
 
