@@ -16,8 +16,10 @@ def marked(mark: str, spare: frozenset[int] = frozenset()) -> list[int]:
     """Living processes whose environment carries a launch mark that begins with `mark`, `spare` left out.
 
     The mark is inherited, so it finds a process whatever session, group or parent it has moved to. Zombies do not
-    count. Empty where there is no /proc.
+    count. Empty where there is no /proc. ValueError for an empty mark, which would be everybody's.
     """
+    if not mark:
+        raise ValueError("an empty launch mark would match the processes of other gates")
     wanted = f"{LAUNCH_MARK}={mark}".encode()
     found = []
     for entry in _PROC.glob("[0-9]*"):

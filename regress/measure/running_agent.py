@@ -48,6 +48,15 @@ class RunningAgent:
                 f"\nlast lines of its output:\n{last}")
 
 
+def absolute_path_list(paths: str, folder: Path) -> str:
+    """A PYTHONPATH that means from any folder what it means from this one: ranks run in folders of their own."""
+    return os.pathsep.join(str(folder / path) for path in paths.split(os.pathsep)) if paths else ""
+
+
+def _absolute_program(program: str) -> str:
+    return str(Path.cwd() / program) if os.sep in program else program
+
+
 def start_agent(python: str, folder: Path, *, gate: str, mark: str, prefix: tuple[str, ...] = (),
                 environment: Mapping[str, str] | None = None) -> RunningAgent:
     """Starts an agent with its files in `folder`; under a wrapping command it serves one launch and ends.
@@ -59,16 +68,19 @@ def start_agent(python: str, folder: Path, *, gate: str, mark: str, prefix: tupl
     pipe_path, output = folder / "requests", folder / "output.log"
     pipe_path.unlink(missing_ok=True)
     os.mkfifo(pipe_path, 0o600)
-    command = boot_command(python, "regress.measure.agent", str(pipe_path), gate, *(["once"] if prefix else []))
+    command = boot_command(_absolute_program(python), "regress.measure.agent", str(pipe_path), gate,
+                           *(["once"] if prefix else []))
+    wrapping = [_absolute_program(prefix[0]), *prefix[1:]] if prefix else []
     # Opened for reading as well, so that opening does not wait for an agent that may never come up.
     pipe = os.fdopen(os.open(pipe_path, os.O_RDWR), "wb", buffering=0)
     # Peers of a rank that died get TERM, and KILL after this long (torch's default is 30 s; older releases ignore it)
-    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5"}
+    variables = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", **os.environ, **(environment or {}), LAUNCH_MARK: mark}
+    if "PYTHONPATH" in variables:
+        variables["PYTHONPATH"] = absolute_path_list(variables["PYTHONPATH"], Path.cwd())
     try:
         with output.open("wb") as log:
-            process = subprocess.Popen([*prefix, *command], cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
-                                       stderr=subprocess.STDOUT, start_new_session=True,
-                                       env={**os.environ, **patience, **(environment or {}), LAUNCH_MARK: mark})
+            process = subprocess.Popen([*wrapping, *command], cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
+                                       stderr=subprocess.STDOUT, start_new_session=True, env=variables)
     except OSError as error:
         pipe.close()
         raise MeasurementError(f"cannot run {(*prefix, *command)[0]!r}: {error.strerror}", where="launch",

@@ -23,7 +23,7 @@ from regress.measure.guard import LAUNCH_MARK, STACK_SIGNAL, boot_command
 from regress.measure.launch import LaunchResult
 from regress.measure.processes import end_marked, marked, send
 from regress.measure.progress import format_states
-from regress.measure.running_agent import RunningAgent, start_agent
+from regress.measure.running_agent import RunningAgent, absolute_path_list, start_agent
 from regress.measure.watch import Watch, log_files, missing_words, read_log, read_results
 from regress.record import LaunchSpec, Progress, to_json
 
@@ -104,7 +104,7 @@ class TorchrunLauncher:
         """
         order = _Order(spec, index, role, deadline_seconds, case_deadline_seconds, on_progress,
                        {**self.environment, **(environment or {})}, command_prefix)
-        folder = Path(spec.results_dir) if spec.results_dir else self._root() / f"launch{index:03d}-{role}"
+        folder = Path(spec.results_dir).absolute() if spec.results_dir else self._root() / f"launch{index:03d}-{role}"
         result = self._attempt(order, _unused(folder))
         if result.error is None or not is_port_clash(result.error):
             return result
@@ -115,7 +115,7 @@ class TorchrunLauncher:
     def _root(self) -> Path:
         if self.scratch is None:
             self.scratch = Path(tempfile.mkdtemp(prefix="comm-regress-"))
-        return self.scratch
+        return self.scratch.absolute()
 
     def _attempt(self, order: _Order, folder: Path) -> LaunchResult:
         spec = dataclasses.replace(order.spec, results_dir=str(folder))
@@ -153,11 +153,13 @@ class TorchrunLauncher:
     def _request(self, order: _Order, folder: Path) -> Request:
         command = boot_command(self.python, "regress.measure.guard", str(folder), *self.program,
                                str(folder / "launch.json"))
-        threads: dict[str, str | None] = {}
+        variables = dict(order.environment)
         if "OMP_NUM_THREADS" not in os.environ:
-            threads["OMP_NUM_THREADS"] = str(order.spec.threads_per_rank)
+            variables.setdefault("OMP_NUM_THREADS", str(order.spec.threads_per_rank))
+        if paths := variables.get("PYTHONPATH"):
+            variables["PYTHONPATH"] = absolute_path_list(paths, Path.cwd())
         return Request(f"{self._gate}/{self._launches}.", self.world_size, command, str(folder),
-                       str(folder / "answer.json"), {**threads, **order.environment})
+                       str(folder / "answer.json"), variables)
 
     def _agent_for(self, order: _Order, folder: Path, request: Request) -> RunningAgent:
         """The long-lived agent with the request handed in; one for this launch alone when a command wraps it."""
