@@ -54,6 +54,12 @@ if rank == 1:
     say("isolated", True, "allreduce")
 stuck_in_collective()
 '''
+LEAVES_A_PEER_WAITING = '''
+say("isolated", False, "allreduce")
+if rank == 1:
+    sys.exit(0)
+time.sleep(300)
+'''
 LITTERS = '''
 run()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)

@@ -171,6 +171,15 @@ def test_a_hang_ends_every_process_and_names_where_each_rank_was(tmp_path: Path,
         assert started.launch(SPEC, index=1, role="head", deadline_seconds=60).error is None
 
 
+def test_a_rank_that_left_while_its_peer_waits_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late_when(monkeypatch, lambda watch: watch.ended.keys() == {1} and watch.reader.states[0].begun is not None)
+    with launcher(tmp_path, programs.LEAVES_A_PEER_WAITING) as started:
+        result = started.launch(SPEC, index=0, role="head", deadline_seconds=60, case_deadline_seconds=30)
+    assert result.error is not None
+    assert "not running any more: rank 1" in result.error
+    assert "where rank 0 was:" in result.error
+
+
 def test_each_deadline_is_named_when_it_has_passed(tmp_path: Path) -> None:
     watch = Watch(tmp_path, 2)
     assert watch.overdue(60, 30) is None
