@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _SLOWER, _MUCH_SLOWER = 0.10, 0.50
 _ENOUGH = 5
+_WORTH = 0.01
+"""Part of all transfer time that a size must have lost: barriers of 4 bytes vary by their own size and matter not."""
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
@@ -22,11 +24,14 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         return []
     before = {(row.operation, row.size_bytes, row.ranks): row for row in message_sizes(against)}
     slower: list[tuple[float, MessageSize, MessageSize]] = []
-    for row in message_sizes(analysis):
+    rows = message_sizes(analysis)
+    total = sum(row.count * row.transfer_seconds for row in rows)
+    for row in rows:
         old = before.get((row.operation, row.size_bytes, row.ranks))
         if old is not None and row.size_bytes is not None and min(row.count, old.count) >= _ENOUGH:
             change = row.transfer_seconds / old.transfer_seconds - 1
-            if change >= _SLOWER:
+            lost = row.count * (row.transfer_seconds - old.transfer_seconds)
+            if change >= _SLOWER and lost >= _WORTH * total:
                 slower.append((change, row, old))
     if not slower:
         return []

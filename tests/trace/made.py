@@ -41,7 +41,7 @@ class Export:
         """One row of any table."""
         self.tables.setdefault(table, (columns, []))[1].append(values)
 
-    def call(self, pid: int, start: int, end: int, name: str, correlation: int = 0, thread: int = 7) -> None:
+    def call(self, pid: int, start: int, end: int, name: str, correlation: int = 0, *, thread: int = 7) -> None:
         """One runtime call."""
         self.row("CUPTI_ACTIVITY_KIND_RUNTIME", 'start,"end",globalTid,correlationId,nameId', start, end,
                  global_pid(pid) | thread, correlation, self.name(name))
@@ -51,11 +51,11 @@ class Export:
         """One kernel and, 2 µs before it unless told otherwise, its launch; a negative launch leaves it out."""
         self.correlation += 1
         self.row("CUPTI_ACTIVITY_KIND_KERNEL",
-                 'start,"end",deviceId,streamId,correlationId,globalPid,demangledName,shortName,gridX', start, end, device,
-                 stream, self.correlation, global_pid(pid), self.name(name), self.name(name), 2)
+                 'start,"end",deviceId,streamId,correlationId,globalPid,demangledName,shortName,gridX', start, end,
+                 device, stream, self.correlation, global_pid(pid), self.name(name), self.name(name), 2)
         began = start - 2000 if launch is None else launch
         if began >= 0:
-            self.call(pid, began, began + 1000, "cudaLaunchKernel_v7000", self.correlation, thread)
+            self.call(pid, began, began + 1000, "cudaLaunchKernel_v7000", self.correlation, thread=thread)
 
     def nvtx(self, pid: int, start: int, end: int | None, text: str, *, kind: int = 59, thread: int = 7,
              blob: bytes | None = None, json_text: str | None = None, registered: bool = False) -> None:
@@ -64,12 +64,14 @@ class Export:
                  kind, global_pid(pid) | thread, None if registered else text, self.name(text) if registered else None,
                  1, json_text, blob)
 
-    def copy(self, pid: int, start: int, end: int, size: int, kind: int = 1, source: int = 0, target: int = 2) -> None:
+    def copy(self, pid: int, start: int, end: int, size: int, *, kind: int = 1, source: int = 0,
+             target: int = 2) -> None:
         """One copy; kinds as nsys numbers them (1 to the device, 0 pageable)."""
-        self.row("CUPTI_ACTIVITY_KIND_MEMCPY", 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind', start, end,
-                 0, global_pid(pid), size, kind, source, target)
+        self.row("CUPTI_ACTIVITY_KIND_MEMCPY", 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind', start,
+                 end, 0, global_pid(pid), size, kind, source, target)
 
-    def all_reduce(self, pid: int, start: int, end: int, size: int = 1 << 20, communicator: int = 9, device: int = 0) -> None:
+    def all_reduce(self, pid: int, start: int, end: int, *, size: int = 1 << 20, communicator: int = 9,
+                   device: int = 0) -> None:
         """An all-reduce kernel with NCCL's range and payload around its launch."""
         self.kernel(pid, start, end, ALL_REDUCE, device=device, stream=17)
         self.nvtx(pid, start - 3000, start - 500, "ncclAllReduce", registered=True, blob=payload(communicator, size))
@@ -92,7 +94,8 @@ class Export:
             for table, (columns, rows) in self.tables.items():
                 named = table + (suffix or {}).get(table, "")
                 db.execute(f'CREATE TABLE "{named}" ({columns})')
-                db.executemany(f'INSERT INTO "{named}" VALUES ({",".join("?" * (columns.count(",") + 1))})', rows)
+                marks = ",".join("?" * (columns.count(",") + 1))
+                db.executemany(f'INSERT INTO "{named}" VALUES ({marks})', rows)  # noqa: S608 - names are the tests' own
         db.close()
         return path
 

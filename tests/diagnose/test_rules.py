@@ -1,0 +1,234 @@
+"""Every labelled trace gets its label as first finding, a good one nothing critical; and rules know their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import regress.diagnose
+from regress.diagnose import Rule, diagnose
+from regress.diagnose.accumulation import repeats
+from regress.diagnose.straggler import waiting_for
+from regress.record import Diagnosis
+from regress.shelf import variants
+from regress.trace.analysis import Analysis
+from regress.trace.read import read_traces
+from tests.trace.made import ALL_REDUCE, Export, two_ranks
+from tests.trace.samples import kineto_8_ranks, sample
+
+LABELLED = {
+    "nvlink/small_buckets": "small_collectives", "mps/small_buckets": "small_collectives",
+    "mps/accum_sync": "accumulation", "mps/sync_loop": "host_sync", "mps/pageable": "pageable_copies",
+    "sliced/straggler": "straggler", "mps/micro_1channel": "few_channels"}
+HEALTHY = ("nvlink/good", "mps/good", "sliced/good", "mps/accum_no_sync", "mps/micro", "nvlink/micro",
+           "sliced/micro_metrics")
+
+
+def _only(analysis: Analysis, rule: str, against: Analysis | None = None) -> Diagnosis | None:
+    return next((found for found in diagnose(analysis, against) if found.rule == rule), None)
+
+
+def _of(rule: str, made: Export, folder: Path) -> Diagnosis | None:
+    path = folder / f"{len(list(folder.iterdir()))}.sqlite"
+    return _only(read_traces([made.write(path)]), rule)
+
+
+@pytest.mark.parametrize(("name", "label"), LABELLED.items())
+def test_the_label_comes_first(name: str, label: str) -> None:
+    found = diagnose(read_traces([sample(name)]))
+    assert found[0].rule == label
+    assert found[0].cause
+    assert found[0].suggestion
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_critical_where_nothing_is_wrong(name: str) -> None:
+    assert [found.rule for found in diagnose(read_traces([sample(name)])) if found.severity == "critical"] == []
+
+
+@pytest.mark.parametrize("name", [name for name in LABELLED if name != "mps/micro_1channel"])
+def test_a_planted_fault_is_critical(name: str) -> None:
+    assert diagnose(read_traces([sample(name)]))[0].severity == "critical"
+
+
+def test_findings_are_worst_first() -> None:
+    found = diagnose(read_traces([sample("mps/sync_loop")]))
+    order = [regress.diagnose.SEVERITIES.index(one.severity) for one in found]
+    assert order == sorted(order)
+
+
+def test_every_rule_says_what_it_rests_on() -> None:
+    rules = variants(regress.diagnose, Rule)
+    assert len(rules) >= 11
+    assert all(rule.summary and rule.source for rule in rules.values())
+
+
+def test_rank_7_of_the_eight_is_who_they_wait_for() -> None:
+    analysis = read_traces(kineto_8_ranks())
+    found = _only(analysis, "straggler")
+    assert found is not None
+    assert found.evidence["rank"] == 7
+    assert found.evidence["last"] == 5
+    blamed = waiting_for(analysis)
+    assert max(blamed, key=lambda rank: blamed[rank]) == 7
+
+
+def test_one_channel_against_two_is_named_as_what_changed() -> None:
+    now, before = (read_traces([sample(f"mps/{name}")]) for name in ("micro_1channel", "micro"))
+    found = _only(now, "transfer_change", before)
+    assert found is not None
+    assert (found.evidence["channels"], found.evidence["channels_before"]) == (1, 2)
+    assert _only(before, "transfer_change", now) is None
+    assert _only(now, "transfer_change") is None
+
+
+def test_collectives_before_are_evidence() -> None:
+    now, before = (read_traces([sample(f"nvlink/{name}")]) for name in ("small_buckets", "good"))
+    found = _only(now, "small_collectives", before)
+    assert found is not None
+    assert (found.evidence["collectives_per_step"], found.evidence["collectives_per_step_before"]) == (26, 4)
+
+
+@pytest.mark.parametrize(("sizes", "times"), [
+    ([1, 2, 1, 2], 2), ([1, 2, 3], 1), ([5, 5, 5], 3), ([1], 1), ([], 1), ([1, 2, 1, 2, 1], 1),
+    ([1, 2, 1, 2, 1, 2, 1, 2], 4)])
+def test_repeats_counts_whole_periods(sizes: list[int], times: int) -> None:
+    assert repeats(sizes) == times
+
+
+def _stepped(sizes: list[int], steps: int = 3) -> Export:
+    """Two ranks whose steps all-reduce these sizes, with nothing beside them."""
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        for step in range(steps):
+            begin = 1_000_000 + step * 10_000_000
+            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
+            made.kernel(pid, begin, begin + 100_000, device=rank)
+            for k, size in enumerate(sizes):
+                start = begin + 200_000 + k * 200_000
+                made.all_reduce(pid, start, start + 150_000, size=size, device=rank)
+    return made
+
+
+def test_equal_all_reduces_are_no_accumulation(tmp_path: Path) -> None:
+    """Tensor parallelism makes the same all-reduce in every layer."""
+    assert _of("accumulation", _stepped([8 << 20] * 8), tmp_path) is None
+
+
+def test_micro_batches_are_counted(tmp_path: Path) -> None:
+    found = _of("accumulation", _stepped([8 << 20, 4 << 20] * 3), tmp_path)
+    assert found is not None
+    assert found.evidence["reductions_per_step"] == 3
+
+
+def test_few_small_collectives_are_no_fault(tmp_path: Path) -> None:
+    assert _of("small_collectives", _stepped([1 << 20] * 4), tmp_path) is None
+    assert _of("small_collectives", _stepped([1 << 20] * 30), tmp_path) is not None
+
+
+def _slow_rank(made: Export) -> None:
+    """Rank 1 computes three times as long in each step."""
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        for step in range(25):
+            begin = 1_000_000 + step * 10_000_000
+            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
+            made.kernel(pid, begin, begin + (1 + 2 * rank) * 1_000_000, device=rank)
+            made.all_reduce(pid, begin + (1 + 2 * rank) * 1_000_000 + 10_000, begin + 4_000_000, device=rank)
+
+
+def _stalled_rank(made: Export) -> None:
+    """Rank 1's host sleeps 3 ms before it launches the collective."""
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        for step in range(25):
+            begin = 1_000_000 + step * 10_000_000
+            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
+            made.kernel(pid, begin, begin + 1_000_000, device=rank)
+            made.all_reduce(pid, begin + 1_010_000 + rank * 3_000_000, begin + 4_200_000, device=rank)
+
+
+@pytest.mark.parametrize(("make", "cause"), [(_slow_rank, "compute 200% longer"), (_stalled_rank, "runs dry for")])
+def test_a_straggler_has_a_reason(make: Callable[[Export], None], cause: str, tmp_path: Path) -> None:
+    made = Export()
+    make(made)
+    found = _of("straggler", made, tmp_path)
+    assert found is not None
+    assert (found.severity, found.evidence["rank"], found.evidence["last"]) == ("critical", 1, 25)
+    assert cause in found.cause
+
+
+def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
+    assert _of("straggler", two_ranks(collectives=30), tmp_path) is None
+
+
+def test_synchronising_on_events_is_no_fault(tmp_path: Path) -> None:
+    made = _stepped([8 << 20])
+    for step in range(3):
+        begin = 1_000_000 + step * 10_000_000
+        made.call(10, begin + 1_000_000, begin + 8_000_000, "cudaEventSynchronize_v3020")
+    assert _of("host_sync", made, tmp_path) is None
+
+
+def test_waiting_for_the_device_while_it_runs_dry_is_one(tmp_path: Path) -> None:
+    made = _stepped([8 << 20])
+    for step in range(3):
+        begin = 1_000_000 + step * 10_000_000
+        made.call(10, begin + 400_000, begin + 4_000_000, "cudaDeviceSynchronize_v3020")
+        made.kernel(10, begin + 4_500_000, begin + 4_600_000)
+    found = _of("host_sync", made, tmp_path)
+    assert found is not None
+    assert (found.severity, found.evidence["rank"], found.evidence["call"]) == ("critical", 0, "cudaDeviceSynchronize")
+
+
+def test_stream_waits_of_pageable_copies_belong_to_the_copies(tmp_path: Path) -> None:
+    made = _stepped([8 << 20])
+    for step in range(3):
+        begin = 1_000_000 + step * 10_000_000
+        made.copy(10, begin + 400_000, begin + 3_900_000, 64 << 20)
+        made.call(10, begin + 390_000, begin + 4_000_000, "cudaStreamSynchronize_v3020")
+        made.kernel(10, begin + 4_500_000, begin + 4_600_000)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert _only(analysis, "host_sync") is None
+    found = _only(analysis, "pageable_copies")
+    assert found is not None
+    assert (found.severity, found.evidence["pageable_copy_bytes_per_step"]) == ("critical", 64 << 20)
+
+
+def test_allocations_every_step_are_found(tmp_path: Path) -> None:
+    made = _stepped([8 << 20])
+    for step in range(3):
+        made.call(11, 1_100_000 + step * 10_000_000, 1_600_000 + step * 10_000_000, "cudaMalloc_v3020")
+    found = _of("allocations", made, tmp_path)
+    assert found is not None
+    assert (found.evidence["rank"], found.evidence["device_allocs_per_step"]) == (1, 1.0)
+
+
+def test_exposed_communication_says_whether_it_is_waiting() -> None:
+    found = _only(read_traces([sample("nvlink/good")]), "exposed_comm")
+    assert found is not None
+    assert "waiting for a late rank" in found.cause
+    other = _only(read_traces([sample("mps/good")]), "exposed_comm")
+    assert other is not None
+    assert "take longer than the computation" in other.cause
+
+
+def test_unfit_measurements_are_findings(tmp_path: Path) -> None:
+    sliced = _only(read_traces([sample("sliced/good")]), "unfit_measurement")
+    assert sliced is not None
+    assert sliced.evidence["reason"] == "time_sliced"
+    made = two_ranks()
+    made.nvtx(10, 1, None, "comm_regress.rank=0/4", kind=34)
+    made.nvtx(11, 1, None, "comm_regress.rank=1/4", kind=34)
+    missing = _of("unfit_measurement", made, tmp_path)
+    assert missing is not None
+    assert (missing.evidence["reason"], missing.evidence["missing"]) == ("missing_ranks", 2)
+
+
+def test_a_custom_kernel_alone_gives_no_finding(tmp_path: Path) -> None:
+    made = Export()
+    made.kernel(10, 1000, 2000, ALL_REDUCE)
+    assert diagnose(read_traces([made.write(tmp_path / "t.sqlite")])) == ()

@@ -1,0 +1,212 @@
+"""What is no usable trace ends in one line that names the file, with the status of its kind."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, RegressError, TraceInputError, TraceUnfitError
+from regress.trace.read import read_traces
+from tests.trace.made import ALL_REDUCE, Export, kineto, kineto_rank, two_ranks
+from tests.trace.samples import sample
+
+Made = Callable[[Path], list[Path]]
+
+
+def _text(name: str, content: bytes) -> Made:
+    def make(folder: Path) -> list[Path]:
+        path = folder / name
+        path.write_bytes(content)
+        return [path]
+    return make
+
+
+def _cut(share: float) -> Made:
+    def make(folder: Path) -> list[Path]:
+        whole = sample("mps/micro").read_bytes()
+        path = folder / "cut.sqlite"
+        path.write_bytes(whole[:int(len(whole) * share)])
+        return [path]
+    return make
+
+
+def _damaged(folder: Path) -> list[Path]:
+    content = bytearray(sample("mps/micro").read_bytes())
+    content[8192:200_000] = os.urandom(1) * (200_000 - 8192)
+    (folder / "damaged.sqlite").write_bytes(content)
+    return [folder / "damaged.sqlite"]
+
+
+def _other_database(folder: Path) -> list[Path]:
+    path = folder / "other.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE unrelated (a)")
+    db.close()
+    return [path]
+
+
+def _no_kernels(folder: Path) -> list[Path]:
+    made = Export()
+    made.nvtx(10, 1, 2, "step")
+    return [made.write(folder / "t.sqlite")]
+
+
+def _graphs_only(folder: Path) -> list[Path]:
+    made = Export()
+    made.row("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", 'start,"end",graphId', 1, 2, 3)
+    return [made.write(folder / "t.sqlite")]
+
+
+def _no_nccl(folder: Path) -> list[Path]:
+    made = Export()
+    for pid in (10, 11):
+        made.kernel(pid, 10_000, 20_000)
+    return [made.write(folder / "t.sqlite")]
+
+
+def _silent_rank(folder: Path) -> list[Path]:
+    made = two_ranks()
+    made.kernel(12, 10_000, 20_000)
+    return [made.write(folder / "t.sqlite")]
+
+
+def _ranks(*ranks: tuple[int, int], shift_us: float = 0.0) -> Made:
+    def make(folder: Path) -> list[Path]:
+        files = []
+        for i, (rank, world) in enumerate(ranks):
+            events = kineto_rank(rank, world)
+            for event in events:
+                event["ts"] = float(str(event["ts"])) + 1e12 + i * shift_us
+            files.append(kineto(folder / f"f{i}.json", events, baseTimeNanoseconds=1_790_857_026_000_000_000,
+                                distributedInfo={"rank": rank, "world_size": world}))
+        return files
+    return make
+
+
+def _amd(folder: Path) -> list[Path]:
+    return [kineto(folder / "amd.json", kineto_rank(0), deviceProperties=[{"id": 0, "name": "AMD Instinct MI300X"}])]
+
+
+def _hip(folder: Path) -> list[Path]:
+    events = kineto_rank(0)
+    events[1]["name"] = "hipLaunchKernel"
+    return [kineto(folder / "hip.json", events)]
+
+
+def _mtia(folder: Path) -> list[Path]:
+    return [kineto(folder / "mtia.json", [{"ph": "X", "cat": "mtia_ccp_events", "name": "k", "ts": 1, "dur": 1}])]
+
+
+def _mixed_tracers(folder: Path) -> list[Path]:
+    return [two_ranks().write(folder / "t.sqlite"), *_ranks((0, 2))(folder)]
+
+
+def _twice(folder: Path) -> list[Path]:
+    path = two_ranks().write(folder / "t.sqlite")
+    return [path, path]
+
+
+def _folder(folder: Path) -> list[Path]:
+    return [folder]
+
+
+INPUT: dict[str, tuple[Made, str]] = {
+    "missing": (lambda folder: [folder / "absent.sqlite"], "no such file"),
+    "folder": (_folder, "a folder"),
+    "empty": (_text("e.sqlite", b""), "the file is empty"),
+    "empty-json": (_text("e.json", b""), "empty"),
+    "text": (_text("notes.txt", b"hello there"), "not a trace"),
+    "renamed": (_text("notes.sqlite", b"hello there" * 20), "not an SQLite database"),
+    "picture": (_text("a.bin", b"\x89PNG\r\n\x1a\n" + b"x" * 50), "not a trace"),
+    "qdstrm": (_text("run.qdstrm", b"\1\2\3\4" * 10), "unfinished capture"),
+    "report": (_text("run.nsys-rep", b"\1\2\3\4" * 10), "needs nsys"),
+    "truncated": (_cut(0.6), "truncated"),
+    "cut-header": (_cut(0.0001), "not an SQLite database"),
+    "damaged": (_damaged, "damaged|cannot be read"),
+    "json-no-trace": (_text("c.json", b'{"a": [1, 2]}'), "no traceEvents"),
+    "json-cut": (_text("c.json", b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}, {"ph": "X", "na'), "truncated"),
+    "json-garbage": (_text("c.json", b'{"traceEvents": [{"ph": "X", ]}'), "damaged"),
+    "gzip-cut": (_text("c.json.gz", b"\x1f\x8b\x08\0\0\0\0\0\0\3abc"), "damaged gzip"),
+    "json-odd-event": (_text("c.json", b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": "soon"}]}'),
+                       "none of torch.profiler"),
+    "binary-json": (_text("c.json", b'{"traceEvents": [{"name": "\xff\xfe"}]}'), "damaged|not text"),
+    "amd": (_amd, "AMD Instinct MI300X"),
+    "hip": (_hip, "AMD devices"),
+    "mtia": (_mtia, "MTIA devices"),
+    "duplicate-rank": (_ranks((0, 2), (0, 2)), "rank 0 is in it and also in"),
+    "mixed-worlds": (_ranks((0, 2), (1, 4)), "of a run with 4 ranks"),
+    "rank-beyond-world": (_ranks((3, 2)), "rank 3 of a run with 2 ranks"),
+    "other-day": (_ranks((0, 2), (1, 2), shift_us=3.6e9), "3600 s after"),
+    "mixed-tracers": (_mixed_tracers, "different tracers"),
+    "named-twice": (_twice, "named twice"),
+}
+UNFIT: dict[str, tuple[Made, str]] = {
+    "other-database": (_other_database, "no GPU kernel"),
+    "no-kernels": (_no_kernels, "no GPU kernel"),
+    "graphs-as-a-whole": (_graphs_only, "--cuda-graph-trace=node"),
+    "no-nccl": (_no_nccl, "no communication kernel although 2 ranks"),
+    "silent-rank": (_silent_rank, r"rank \d has kernels but no collective"),
+    "nothing-in-json": (_text("n.json", b'{"traceEvents": []}'), "neither a GPU kernel nor a collective"),
+    "public-slice": (lambda _: [sample("public/nsys-ai_h100_2gpu_1s")], "no communication kernel although 2 ranks"),
+}
+
+
+def _fails(make: Made, kind: type[RegressError], folder: Path, pattern: str) -> RegressError:
+    with pytest.raises(kind, match=pattern) as caught:
+        read_traces(make(folder))
+    assert "\n" not in caught.value.text
+    return caught.value
+
+
+@pytest.mark.parametrize("case", INPUT)
+def test_input_that_cannot_be_read(case: str, tmp_path: Path) -> None:
+    error = _fails(INPUT[case][0], TraceInputError, tmp_path, INPUT[case][1])
+    assert error.exit_status == EXIT_USAGE
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_traces_that_support_no_metric(case: str, tmp_path: Path) -> None:
+    error = _fails(UNFIT[case][0], TraceUnfitError, tmp_path, UNFIT[case][1])
+    assert error.exit_status == EXIT_UNTRUSTED
+
+
+def test_a_locked_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regress.trace.export_db._BUSY_SECONDS", 0.05)
+    path = two_ranks().write(tmp_path / "t.sqlite")
+    writer = sqlite3.connect(path, isolation_level=None)
+    try:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(TraceInputError, match=r"locked; .*wait for its writer"):
+            read_traces([path])
+    finally:
+        writer.close()
+
+
+def test_an_unreadable_file_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "loop.json"
+    path.symlink_to(path)
+    with pytest.raises(TraceInputError):
+        read_traces([path])
+
+
+def test_a_report_goes_through_the_export_that_was_given(tmp_path: Path) -> None:
+    report = tmp_path / "run.nsys-rep"
+    report.write_bytes(b"report")
+    seen: list[Path] = []
+
+    def export(source: Path, target: Path) -> None:
+        seen.append(source)
+        two_ranks().write(target)
+
+    assert len(read_traces([report], export=export).lanes) == 2
+    assert seen == [report]
+
+
+def test_a_process_without_nccl_in_one_rank_is_fine(tmp_path: Path) -> None:
+    made = Export()
+    made.kernel(10, 10_000, 20_000, ALL_REDUCE)
+    assert read_traces([made.write(tmp_path / "t.sqlite")]).matching.count == 0

@@ -1,0 +1,177 @@
+"""Who is which rank, and what a trace shows to be wrong with itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regress.errors import TraceUnfitError
+from regress.trace.health import require_collectives
+from regress.trace.read import read_traces
+from regress.trace.timeline import IdentitySource
+from tests.trace.made import ALL_REDUCE, Export, kineto, kineto_rank, two_ranks
+from tests.trace.samples import sample
+
+
+def _warned(path: Path, text: str) -> bool:
+    return any(text in warning for warning in read_traces([path]).warnings)
+
+
+@pytest.mark.parametrize("kind", [34, 59])
+def test_our_mark_names_the_rank(tmp_path: Path, kind: int) -> None:
+    made = two_ranks()
+    for pid, rank in ((10, 1), (11, 0)):
+        made.nvtx(pid, 10, 20 if kind == 59 else None, f"comm_regress.rank={rank}/2", kind=kind)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert [(lane.rank, lane.pid) for lane in analysis.lanes] == [(0, 11), (1, 10)]
+    assert analysis.identity is IdentitySource.MARK
+    assert analysis.warnings == ()
+
+
+def test_nccls_communicator_payload_names_the_rank(tmp_path: Path) -> None:
+    made = two_ranks()
+    for pid, rank in ((10, 1), (11, 0)):
+        for ranks, of in ((1, 0), (2, rank)):
+            made.nvtx(pid, 10, 20, "ncclCommInitRankConfig", json_text=f'{{"NCCL communicator ID": 77, '
+                      f'"No. of ranks": {ranks}, "Rank": {of}, "CUDA device": 0}}')
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert [(lane.rank, lane.pid) for lane in analysis.lanes] == [(0, 11), (1, 10)]
+    assert analysis.identity is IdentitySource.NCCL_INIT
+
+
+def test_order_is_the_last_resort_and_is_said(tmp_path: Path) -> None:
+    analysis = read_traces([two_ranks(pids=(31, 30)).write(tmp_path / "t.sqlite")])
+    assert [(lane.rank, lane.device, lane.pid) for lane in analysis.lanes] == [(0, 0, 31), (1, 1, 30)]
+    assert analysis.identity is IdentitySource.ORDER
+    assert any("does not say which rank" in text for text in analysis.warnings)
+
+
+def test_one_process_with_two_gpus_is_two_ranks(tmp_path: Path) -> None:
+    made = Export()
+    for device in (0, 1):
+        made.gpu(device, device, 10)
+        made.all_reduce(10, 10_000 + device * 50, 90_000, device=device)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert (len(analysis.lanes), analysis.devices, analysis.matching.count) == (2, 2, 1)
+
+
+def test_missing_ranks_are_said(tmp_path: Path) -> None:
+    files = [kineto(tmp_path / f"{r}.json", kineto_rank(r, 4), distributedInfo={"rank": r, "world_size": 4})
+             for r in (0, 2)]
+    analysis = read_traces(files)
+    assert analysis.health.missing_ranks == (1, 3)
+    assert any("2 of 4 ranks have no trace (rank 1, 3)" in text for text in analysis.warnings)
+
+
+def test_fewer_collectives_than_planned_are_unfit(tmp_path: Path) -> None:
+    lanes = read_traces([two_ranks(collectives=4).write(tmp_path / "t.sqlite")]).lanes
+    require_collectives(lanes, 4)
+    with pytest.raises(TraceUnfitError, match="rank 0 shows 4 collectives of 5 planned"):
+        require_collectives(lanes, 5)
+
+
+def test_ranks_that_differ_in_count_are_matched_up_to_the_shorter(tmp_path: Path) -> None:
+    made = two_ranks(collectives=4)
+    made.all_reduce(10, 9_000_000, 9_100_000)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert analysis.matching.count == 4
+    assert any("rank 1 shows 4 collectives where rank 0 shows 5" in text for text in analysis.warnings)
+
+
+def test_collectives_that_disagree_are_left_out(tmp_path: Path) -> None:
+    made = Export()
+    for pid, size in ((10, 64), (11, 128)):
+        made.all_reduce(pid, 10_000, 20_000, size=size)
+        made.all_reduce(pid, 30_000, 40_000, size=256)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert analysis.matching.groups[0].size_bytes.tolist() == [256]
+    assert any("1 of 2 collectives differ in operation or size" in text for text in analysis.warnings)
+
+
+def test_lost_launches_and_kernels_are_counted(tmp_path: Path) -> None:
+    made = two_ranks()
+    made.kernel(10, 5_000_000, 5_100_000, launch=-1)
+    made.call(11, 5_000_000, 5_001_000, "cudaLaunchKernel_v7000", 9_999)
+    made.call(11, 5_000_000, 5_001_000, "cudaGraphLaunch_v10000", 9_998)
+    path = made.write(tmp_path / "t.sqlite")
+    assert _warned(path, "1 of 17 kernels have no launch call")
+    assert _warned(path, "1 launch calls have no kernel")
+
+
+def test_impossible_durations_are_said_and_left_out(tmp_path: Path) -> None:
+    made = two_ranks()
+    made.kernel(10, 5_000_000, 4_000_000)
+    made.kernel(10, 6_000_000, 6_000_000)
+    path = made.write(tmp_path / "t.sqlite")
+    assert _warned(path, "1 kernels end before they start")
+    assert _warned(path, "1 kernels have no duration")
+    assert read_traces([path]).lanes[0].kernels == 9
+
+
+def test_clipped_ranges_are_said(tmp_path: Path) -> None:
+    made = two_ranks()
+    made.nvtx(10, 500, None, "step")
+    assert _warned(made.write(tmp_path / "t.sqlite"), "1 ranges were open when the capture ended")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("Number of incomplete CUPTI events dropped: 12", True), ("Reached the size limit", True),
+    ("Number of incomplete CUPTI events dropped: 0", False), ("Not all CUDA events might have been collected.", False)])
+def test_only_diagnostics_of_lost_events_are_shown(tmp_path: Path, text: str, said: bool) -> None:
+    made = two_ranks()
+    made.row("DIAGNOSTIC_EVENT", "timestamp,severity,text", 1, 2, text)
+    assert _warned(made.write(tmp_path / "t.sqlite"), text) is said
+
+
+def test_profiler_overhead_is_taken_out_of_gaps(tmp_path: Path) -> None:
+    made = Export()
+    made.kernel(10, 0, 100_000, launch=-1)
+    made.kernel(10, 1_100_000, 1_200_000, ALL_REDUCE, launch=900_000)
+    made.row("PROFILER_OVERHEAD", 'start,"end",globalTid', 200_000, 800_000, (1 << 48) | (10 << 24) | 7)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    gaps = analysis.lanes[0].gaps
+    assert (gaps.late_ns, gaps.profiler_ns, gaps.queued_ns) == (400_000, 600_000, 0)
+    assert any("profiler itself held the process for 0.6 ms" in text for text in analysis.warnings)
+
+
+def test_gaps_are_late_queued_or_unknown(tmp_path: Path) -> None:
+    made = Export()
+    made.kernel(10, 0, 100, launch=-1)
+    made.kernel(10, 300, 400, launch=50)
+    made.kernel(10, 900, 1000, launch=600)
+    made.kernel(10, 1070, 1100, launch=-1)
+    gaps = read_traces([made.write(tmp_path / "t.sqlite")]).lanes[0].gaps
+    assert (gaps.queued_ns, gaps.late_ns, gaps.unknown_ns) == (200, 500, 70)
+    assert (gaps.queued, gaps.late, gaps.unknown, gaps.longest_late_ns) == (1, 1, 1, 500)
+
+
+@pytest.mark.parametrize("name", ["sliced/good", "sliced/straggler", "sliced/micro_metrics"])
+def test_a_sliced_gpu_is_noticed(name: str) -> None:
+    assert read_traces([sample(name)]).health.time_sliced
+
+
+@pytest.mark.parametrize("name", ["mps/good", "mps/micro", "mps/accum_sync", "nvlink/good", "nvlink/micro"])
+def test_ranks_side_by_side_are_not_taken_for_sliced(name: str) -> None:
+    assert not read_traces([sample(name)]).health.time_sliced
+
+
+def test_clocks_of_two_hosts_are_put_together_by_ends(tmp_path: Path) -> None:
+    files = []
+    for rank, shift in ((0, 0.0), (1, 5_000.0)):
+        events = kineto_rank(rank, late_us=rank * 30.0)
+        for event in events:
+            event["ts"] = float(str(event["ts"])) + shift
+        files.append(kineto(tmp_path / f"{rank}.json", events, host_name=f"node{rank}",
+                            distributedInfo={"rank": rank, "world_size": 2}))
+    analysis = read_traces(files)
+    assert analysis.matching.column("skew_ns").tolist() == [30_000]
+    assert any("clocks differ: rank" in text for text in analysis.warnings)
+
+
+def test_many_files_read_in_parallel_give_the_same(tmp_path: Path) -> None:
+    files = [kineto(tmp_path / f"{r}.json", kineto_rank(r, 6), distributedInfo={"rank": r, "world_size": 6})
+             for r in range(6)]
+    alone, together = read_traces(files, workers=1), read_traces(files, workers=2)
+    assert [lane.in_trace for lane in alone.lanes] == [lane.in_trace for lane in together.lanes]
+    assert alone.matching.column("span_ns").tolist() == together.matching.column("span_ns").tolist()
