@@ -49,6 +49,10 @@ class Baseline:
         values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
         return next((v for v in values if v.launches), None)
 
+    def measured(self, run: Run, case_id: str, metric: str) -> tuple[float, ...]:
+        """The metric's own value in each launch of a run, whatever its verdict."""
+        return tuple(m.value for m in _values(run, case_id, metric).launches)
+
     def cases(self) -> dict[str, Case]:
         """Every case that an eligible run holds, by id."""
         return {outcome.case.id: outcome.case for run in self.runs for launch in run.launches

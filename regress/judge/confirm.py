@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from regress.judge.statistics import LOOKS
+from regress.judge.statistics import FRESH_LOOKS, PAIRED_LOOKS
 from regress.judge.verdict import Judgement
 from regress.record import Case
 from regress.units import format_seconds
 
-MOST_WITHOUT_BASE = 10
-"""Fresh head launches after which more of them add nothing: what is left is the spread between sessions."""
+BATCH = 5
+"""Launches (or pairs) from one look to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, 
                      ) -> Plan | None:
     """The next batch, or None when nothing is in doubt, the last look is reached, or not even one pair fits.
 
-    fresh_launches: head launches made since the suspicion arose. A batch leads to the next look of
-    `statistics.LOOKS`; where the budget ends before, it is cut to what fits, and at least three pairs are needed.
+    fresh_launches: head launches made since the suspicion arose. A batch leads to the next look (`PAIRED_LOOKS`,
+    `FRESH_LOOKS`); where the budget ends before, it is cut to what fits, and at least three pairs are needed.
     """
-    most = LOOKS[-1] if has_base else MOST_WITHOUT_BASE
-    target = next((look for look in LOOKS if fresh_launches < look <= most), None)
+    looks = PAIRED_LOOKS if has_base else FRESH_LOOKS
+    target = next((look for look in looks if fresh_launches < look), None)
     if not judgement.suspects or target is None:
         return None
     count = target - fresh_launches
@@ -65,7 +65,7 @@ def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, 
     roles = block_order(count, seed + fresh_launches) if has_base else ("head",) * count
     what = f"{len(cases)} case{'s' if len(cases) != 1 else ''} in doubt"
     how = f"{count} pairs of base and head, interleaved" if has_base else f"{count} fresh launches"
-    return Plan(cases, roles, fresh_launches // LOOKS[0] + 1, any(s.traced for s in judgement.suspects),
+    return Plan(cases, roles, fresh_launches // BATCH + 1, any(s.traced for s in judgement.suspects),
                 f"{what}: {how}, about {format_seconds(cost * count)}")
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from regress.judge.detectors import ALPHA
 from regress.judge.scale import Scale
 from regress.judge.statistics import (
+    FRESH_LOOKS,
+    PAIRED_LOOKS,
     Comparison,
     compare_sides,
     compare_with_window,
@@ -61,7 +63,8 @@ def decide(now: Sequence[float], runs: Sequence[Sequence[float]], base: Sequence
         comparison = compare_with_window(scale.of(now), [scale.of(run) for run in runs], scale.least_spread(baseline))
     if comparison is None:
         return None
-    p_value = sequential_p(comparison.p_value, comparison.launches) if confirmed else comparison.p_value
+    looks = PAIRED_LOOKS if base else FRESH_LOOKS
+    p_value = sequential_p(comparison.p_value, comparison.launches, looks) if confirmed else comparison.p_value
     worse, better = (scale.bound(effect, baseline, side) for side in (True, False))
     gone_worse = comparison.estimate * scale.worse
     significant = p_value <= ALPHA

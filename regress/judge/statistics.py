@@ -10,7 +10,7 @@ a sum of variances: Satterthwaite 1946. Several series: Holm 1979. Error spendin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,12 +135,27 @@ def compare_sides(now: Sequence[float], before: Sequence[float],
     (docs/quality.md).
     """
     fewest = min(len(now), len(before))
-    if fewest < 3:
+    return None if fewest < 3 else _shift(now, before, fewest - 1, least_spread)
+
+
+def compare_levels(now: Sequence[float], before: Sequence[float],
+                   least_spread: float = LEAST_SPREAD) -> Comparison | None:
+    """Two stretches of one history, a figure a run: as `compare_sides`, and both sides vouch for one spread.
+
+    So a few new runs may be set against many old ones: 86 % (Shamos' efficiency) of the pooled degrees of freedom.
+    None below two values a side or five in all.
+    """
+    total = len(now) + len(before)
+    if min(len(now), len(before)) < 2 or total < 5:
         return None
+    return _shift(now, before, 0.86 * (total - 2), least_spread)
+
+
+def _shift(now: Sequence[float], before: Sequence[float], degrees: float, least_spread: float) -> Comparison:
     shift = float(np.median(np.subtract.outer(now, before)))
     spread = max(float(np.quantile(_distances([now, before]), WIDE_SHARE)) / WIDE, least_spread)
     error = SHIFT_ERROR * spread * math.sqrt(1 / len(now) + 1 / len(before))
-    return Comparison(shift, error, fewest - 1, len(now), within=spread)
+    return Comparison(shift, error, degrees, len(now), within=spread)
 
 
 def rank_test(now: Sequence[float], before: Sequence[float]) -> float:
@@ -171,26 +186,24 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-LOOKS = (5, 10, 15, 20)
-"""Launches (or pairs) after which a confirmation may stop."""
+PAIRED_LOOKS = {5: 0.1, 10: 0.4, 15: 0.2, 20: 0.3}
+"""Interleaved launches a side after which a confirmation may stop, and the share of the error each look may spend.
 
-SPENT = (0.1, 0.4, 0.2, 0.3)
-"""Share of the error each look may spend; they add up to 1. Most looks that decide come at 10 launches: at 5 a t test
-has too few degrees of freedom to use more, and what is left keeps a second chance for effects near the bound."""
+Most of it comes at 10: at 5 a t test has too few degrees of freedom to use more, and what is left keeps a second
+chance for effects near the bound. The shares add up to 1, so by the union bound the sequence keeps its error however
+its looks depend on each other (the Bonferroni form of Lan and DeMets 1983)."""
+
+FRESH_LOOKS = {5: 0.2, 10: 0.8}
+"""The same for fresh launches against the window. More than 10 add little: the spread between sessions stays."""
 
 
-def spent(launches: int) -> float:
-    """Share of the error that may be spent on a judgement after this many fresh launches: that of the look reached.
+def sequential_p(p_value: float, launches: int, looks: Mapping[int, float]) -> float:
+    """A look's p made comparable with the error of the whole sequence: divided by the look's share of it.
 
-    By the union bound the whole sequence then keeps its error, however its looks depend on each other (Bonferroni form
-    of Lan and DeMets 1983). Between looks, where a budget ended early, the next look's share is used in its place.
+    Between looks, where a budget ended early, the next look's share is used in its place.
     """
-    return next((share for look, share in zip(LOOKS, SPENT, strict=True) if launches <= look), SPENT[-1])
-
-
-def sequential_p(p_value: float, launches: int) -> float:
-    """A look's p made comparable with the error of the whole sequence: divided by the look's share of it."""
-    return min(1.0, p_value / spent(launches))
+    share = next((share for look, share in looks.items() if launches <= look), min(looks.values()))
+    return min(1.0, p_value / share)
 
 
 def launches_needed(spread: float, effect: float, alpha: float, power: float = 0.9) -> int:

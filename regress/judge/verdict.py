@@ -169,14 +169,15 @@ def _standing(policy: Policy) -> SeriesOptions:
 def _corrected(findings: Sequence[Finding], fresh_cases: set[str], alpha: float) -> list[Finding]:
     """Holm's correction: what is significant alone may not be so among many series.
 
-    Gated findings are one family, the others another. Series re-measured against an interleaved base form their own:
-    those launches are independent of what made the series suspect, so only the suspects count.
+    Each detector's gated findings are one family, the others another. Series re-measured against an interleaved base
+    form their own: those launches are independent of what made the series suspect, so only the suspects count.
     """
     corrected = list(findings)
-    families: dict[tuple[bool, bool], list[int]] = {}
+    families: dict[tuple[str, bool, bool], list[int]] = {}
     for index, finding in enumerate(findings):
         if finding.p_value is not None:
-            families.setdefault((finding.gated, finding.case in fresh_cases), []).append(index)
+            key = (finding.detector, finding.gated, finding.case in fresh_cases)
+            families.setdefault(key, []).append(index)
     for members in families.values():
         p_values = holm([findings[i].p_value or 0.0 for i in members])
         for index, adjusted in zip(members, p_values, strict=True):

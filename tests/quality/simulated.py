@@ -12,15 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from regress.judge.confirm import MOST_WITHOUT_BASE, block_order
+from regress.judge.confirm import block_order
 from regress.judge.decision import Decision, decide
 from regress.judge.detectors import ALPHA
 from regress.judge.scale import Scale
-from regress.judge.statistics import LOOKS, holm
+from regress.judge.statistics import FRESH_LOOKS, PAIRED_LOOKS, holm
 from regress.options import Effect
 from regress.record import Verdict
 
 SCREENING = 3
+MOST = max(PAIRED_LOOKS)
 LOWER = Scale(log=True, worse=1)
 
 Values = npt.NDArray[np.float64]
@@ -97,7 +98,7 @@ def build(rng: np.random.Generator, noise: Noise, gate: Gate, change: float) -> 
     """One build whose first series changed by `change` (0.05 is 5 % slower)."""
     shifts = [np.log1p(change)] + [0.0] * (gate.series - 1)
     windows = [[list(np.exp(noise.launches(rng, SCREENING))) for _ in range(gate.runs)] for _ in shifts]
-    length = SCREENING + 2 * LOOKS[-1]
+    length = SCREENING + 2 * MOST
     sessions = [noise.launches(rng, length) for _ in shifts]
     screened = [decide(list(np.exp(s[:SCREENING] + shift)), window, [], LOWER, gate.effect)
                 for s, shift, window in zip(sessions, shifts, windows, strict=True)]
@@ -106,8 +107,8 @@ def build(rng: np.random.Generator, noise: Noise, gate: Gate, change: float) -> 
                 if found is None or found.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE)]
     used, fresh = SCREENING, 0
     roles = _order(rng, gate.base)
-    for look in LOOKS:
-        if not suspects or (not gate.base and look > MOST_WITHOUT_BASE):
+    for look in PAIRED_LOOKS if gate.base else FRESH_LOOKS:
+        if not suspects:
             break
         fresh = look
         taken = look * (2 if gate.base else 1)
@@ -123,8 +124,8 @@ def build(rng: np.random.Generator, noise: Noise, gate: Gate, change: float) -> 
 
 def _order(rng: np.random.Generator, base: bool) -> npt.NDArray[np.bool_]:
     if not base:
-        return np.ones(LOOKS[-1], dtype=bool)
-    order = block_order(LOOKS[-1], int(rng.integers(2**31)))
+        return np.ones(MOST, dtype=bool)
+    order = block_order(MOST, int(rng.integers(2**31)))
     return np.array([role == "head" for role in order])
 
 

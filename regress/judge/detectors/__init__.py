@@ -26,7 +26,7 @@ class SeriesOptions:
                            help="what a regression does: fail the build, warn, or only be listed")
     inconclusive: str = option("amber", choices=("amber", "fail"),
                                help="what an inconclusive verdict does: amber passes, fail ends with status 10")
-    inconclusive_limit: int = option(5, minimum=0,
+    inconclusive_limit: int = option(10, minimum=0,
                                      help="inconclusive that many runs in a row ends with status 10; 0: never")
     no_baseline: str = option("pass", choices=("pass", "fail"),
                               help="what a first run does: pass, or fail to end with status 10")
