@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,53 @@ def postgres() -> Iterator[str]:
                    "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
         with running(command, folder, f"tcp://127.0.0.1:{port}", unprivileged=True):
             yield f"postgresql://regress@127.0.0.1:{port}/postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A running server and what its readers need to know."""
+
+    base: str
+    kind: str
+
+    @property
+    def write_url(self) -> str:
+        return f"{self.base}/api/v1/write"
+
+
+@contextmanager
+def prometheus(window: str | None = "30d", receiver: bool = True) -> Iterator[MetricsServer]:
+    """Prometheus with the remote-write receiver; window: its out-of-order window, None for the default of none."""
+    program = binary("prometheus")
+    with server_folder() as folder:
+        storage = f"storage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n" if window else ""
+        (folder / "prometheus.yml").write_text(f"global: {{scrape_interval: 1h}}\n{storage}")
+        port = free_port()
+        command = [str(program), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
+                   f"--web.listen-address=127.0.0.1:{port}",
+                   *(["--web.enable-remote-write-receiver"] if receiver else [])]
+        base = f"http://127.0.0.1:{port}"
+        with running(command, folder, f"{base}/-/ready"):
+            yield MetricsServer(base, "prometheus")
+
+
+@contextmanager
+def victoria_metrics(retention: str = "100y") -> Iterator[MetricsServer]:
+    program = binary("victoria-metrics")
+    with server_folder() as folder:
+        port = free_port()
+        command = [str(program), f"-storageDataPath={folder / 'data'}", f"-httpListenAddr=127.0.0.1:{port}",
+                   f"-retentionPeriod={retention}", "-search.latencyOffset=0s"]
+        base = f"http://127.0.0.1:{port}"
+        with running(command, folder, f"{base}/health"):
+            yield MetricsServer(base, "victoria-metrics")
+
+
+@contextmanager
+def pushgateway() -> Iterator[MetricsServer]:
+    program = binary("prometheus-pushgateway")
+    with server_folder() as folder:
+        port = free_port()
+        base = f"http://127.0.0.1:{port}"
+        with running([str(program), f"--web.listen-address=127.0.0.1:{port}"], folder, f"{base}/-/ready"):
+            yield MetricsServer(base, "pushgateway")

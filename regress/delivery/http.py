@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import time
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from regress.delivery import RefusedError, UnreachableError
 from regress.errors import PublishError
 from regress.options import Form, option
-
-if TYPE_CHECKING:
-    import requests
 
 _MOST_ANSWER_BYTES = 64 * 1024
 _SHOWN_CHARACTERS = 300
@@ -63,28 +59,48 @@ def send(method: str, url: str, body: bytes | None, headers: dict[str, str], opt
     RefusedError: any other status but those below, a web page, or a secret that is not set. UnreachableError: no
     answer, a cut one, 408, 425, 429 or 5xx; it carries how long the server asked to wait.
     """
-    import requests
-
     where = f"{method} {shown(url)}"
     if urlsplit(url).password:
         raise RefusedError("the URL holds a password", where=where, accepted="user_env and password_env",
                            next_step="a thresholds file is no place for a secret")
-    deadline = time.monotonic() + options.timeout
-    try:
-        with requests.request(method, url, data=body, headers=headers | _authorisation(options, where),
-                              auth=_basic(options, where), timeout=options.timeout, allow_redirects=False,
-                              stream=True, verify=options.ca_file or True) as response:
-            answer = Answer(response.status_code, response.headers.get("Content-Type", ""),
-                            _body(response, deadline, options.timeout))
-            retry_after = response.headers.get("Retry-After", "")
-    except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema,
-            requests.exceptions.InvalidHeader, UnicodeError) as error:
-        raise RefusedError(f"the URL cannot be used: {error}", where=where, accepted="http://... or https://...") \
-            from error
-    except OSError as error:  # requests' own errors among them, and a certificate file that is not there
-        raise _unreachable(error, where, options) from error
-    _judge(answer, where, retry_after)
-    return answer
+    headers = headers | _authorisation(options, where)
+    basic = _basic(options, where)
+    box: list[tuple[Answer, str] | Exception] = []
+
+    def exchange() -> None:
+        try:
+            box.append(_exchange(method, url, body, headers=headers, basic=basic, options=options))
+        except Exception as error:
+            box.append(error)
+
+    # requests bounds each wait for a byte, not their sum: a server that sends one byte a second would hold the gate.
+    # A thread can be left behind.
+    worker = threading.Thread(target=exchange, name=f"comm-regress {where}", daemon=True)
+    worker.start()
+    worker.join(options.timeout)
+    found = box[0] if box else TimeoutError()
+    if isinstance(found, Exception):
+        raise _failure(found, where, options) from found
+    _judge(found[0], where, found[1])
+    return found[0]
+
+
+def _exchange(method: str, url: str, body: bytes | None, *, headers: dict[str, str], basic: tuple[str, str] | None,
+              options: HttpOptions) -> tuple[Answer, str]:
+    """The answer, its body cut at a bound, and what it says of when to come back."""
+    import requests
+
+    # Given an `auth`, requests does not put a login from ~/.netrc in the place of our token.
+    with requests.request(method, url, data=body, headers=headers, auth=basic or (lambda prepared: prepared),
+                          timeout=options.timeout, allow_redirects=False, stream=True,
+                          verify=options.ca_file or True) as response:
+        content = b""
+        for piece in response.iter_content(4096):
+            content += piece
+            if len(content) >= _MOST_ANSWER_BYTES:
+                break
+        return (Answer(response.status_code, response.headers.get("Content-Type", ""), content[:_MOST_ANSWER_BYTES]),
+                response.headers.get("Retry-After", ""))
 
 
 def _judge(answer: Answer, where: str, retry_after: str) -> None:
@@ -101,18 +117,6 @@ def _judge(answer: Answer, where: str, retry_after: str) -> None:
     if "html" in answer.content_type.lower():
         raise RefusedError(f"a web page answered instead of the server: {answer.text[:80]}", where=where,
                            next_step="a proxy or a login page stands between; check the URL and the token")
-
-
-def _body(response: requests.Response, deadline: float, timeout: float) -> bytes:
-    """The answer's body up to a bound; OSError when it does not end in time, or is shorter than announced."""
-    content = b""
-    for piece in response.iter_content(4096):
-        content += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no complete answer within {timeout:g} s")
-        if len(content) > _MOST_ANSWER_BYTES:
-            break
-    return content[:_MOST_ANSWER_BYTES]
 
 
 def secret(variable: str, where: str) -> str:
@@ -136,17 +140,24 @@ def _basic(options: HttpOptions, where: str) -> tuple[str, str] | None:
     return secret(options.user_env, where), secret(options.password_env, where) if options.password_env else ""
 
 
-def _unreachable(error: OSError, where: str, options: HttpOptions) -> PublishError:
+def _failure(error: Exception, where: str, options: HttpOptions) -> PublishError:
+    """What an exchange that gave no answer means; an error of another kind is a fault of ours and is raised."""
     import requests
 
     # urllib3 wraps the cause in a text that repeats the whole URL, query included.
     cause = getattr(error.args[0], "reason", error) if error.args else error
     text = " ".join(str(cause).split())[:_SHOWN_CHARACTERS]
-    if isinstance(error, requests.exceptions.SSLError):
+    kinds = requests.exceptions
+    if isinstance(error, kinds.InvalidURL | kinds.MissingSchema | kinds.InvalidSchema | kinds.InvalidHeader
+                  | UnicodeError):
+        return RefusedError(f"the URL cannot be used: {text}", where=where, accepted="http://... or https://...")
+    if isinstance(error, kinds.SSLError):
         return UnreachableError(f"no trusted TLS connection: {text}", where=where,
                                 next_step="for a private authority, name its certificates with ca_file")
-    if isinstance(error, TimeoutError | requests.exceptions.Timeout):
+    if isinstance(error, TimeoutError | kinds.Timeout):
         return UnreachableError(f"no complete answer within {options.timeout:g} s", where=where)
-    if isinstance(error, requests.exceptions.RequestException):
+    if isinstance(error, kinds.RequestException):
         return UnreachableError(f"no answer: {text}", where=where)
-    return UnreachableError(f"cannot be sent: {text}", where=where, next_step="check ca_file")
+    if isinstance(error, OSError):  # requests says so when the certificate file is not there
+        return UnreachableError(f"cannot be sent: {text}", where=where, next_step="check ca_file")
+    raise error

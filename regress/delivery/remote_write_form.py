@@ -28,8 +28,12 @@ def snappy(content: bytes) -> bytes:
     parts = [_varint(len(content))]
     for start in range(0, len(content), _LONGEST_LITERAL):
         piece = content[start:start + _LONGEST_LITERAL]
-        # Tag 61 << 2: a literal whose length minus one follows in two bytes, little end first.
-        parts += [b"\xf4", struct.pack("<H", len(piece) - 1), piece]
+        if len(piece) <= 60:
+            # The length minus one in the tag itself. Some readers look four bytes ahead in the longer form.
+            parts += [bytes([len(piece) - 1 << 2]), piece]
+        else:
+            # Tag 61 << 2: the length minus one follows in two bytes, little end first.
+            parts += [b"\xf4", struct.pack("<H", len(piece) - 1), piece]
     return b"".join(parts)
 
 

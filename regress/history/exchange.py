@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,12 +29,14 @@ class Imported:
 def export(history: History, target: str) -> int:
     """Write every run, oldest first, with its samples and acceptances; returns how many.
 
-    target: a path, or a URL such as s3://bucket/runs.ndjson.gz where fsspec and its driver are installed. A local
-    file appears whole or not at all.
+    target: a path, - for standard output, or a URL such as s3://bucket/runs.ndjson.gz where fsspec and its driver are
+    installed. A local file appears whole or not at all.
     """
     if "://" in target:
         with _opened(target, "wb") as stream:
             return _write(history, stream)
+    if target == "-":
+        return _write(history, sys.stdout.buffer)
     path = Path(target)
     partial = path.with_name(f".{path.name}.part{path.suffix if path.suffix == '.gz' else ''}")
     try:
@@ -50,8 +53,8 @@ def export(history: History, target: str) -> int:
 def import_(history: History, source: str) -> Imported:
     """Add every run of an export that is not there yet; a line that is no run is named and skipped.
 
-    The same import again adds nothing: runs are told apart by run id and attempt. An acceptance that came with a run
-    which is there already is remembered too.
+    source: a path, - for standard input, or a URL. The same import again adds nothing: runs are told apart by run id
+    and attempt. An acceptance that came with a run which is there already is remembered too.
     """
     added = already = 0
     problems: list[Problem] = []
@@ -100,6 +103,9 @@ def _opened(place: str, mode: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _raw(place: str, mode: str) -> Iterator[IO[bytes]]:
+    if place == "-":
+        yield sys.stdin.buffer
+        return
     if "://" not in place:
         with Path(place).open(mode) as stream:
             yield stream

@@ -5,7 +5,7 @@
     <history>/accepted/<run id>-1-<digest>.json
 
 Names are unique, so folders from several runners merge by copying. A file appears whole or not at all: it is written
-under a temporary name in the same folder, flushed to the disk, and linked into place. Nothing here ever deletes or
+under a temporary name in the same folder, flushed to the disk, and renamed into place. Nothing here ever deletes or
 rewrites a file, except `drop_samples`, which replaces a run by the same run without raw samples.
 """
 
@@ -16,7 +16,6 @@ import hashlib
 import os
 import re
 import tempfile
-import uuid
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ import msgspec
 
 from regress.errors import HistoryError, HistoryWriteError, RecordError
 from regress.record import Acceptance, Run, run_from_json, to_json
+from regress.whole_file import write_whole
 
 RUNS = "runs"
 ACCEPTED = "accepted"
@@ -134,7 +134,7 @@ class RunFiles:
                 probe.write(b"probe")
             ignore = root / ".gitignore"
             if not ignore.exists():
-                _write_atomically(ignore, b"*\n")
+                write_whole(ignore, b"*\n", overwrite=False)
         except OSError as error:
             raise HistoryError(f"the history folder cannot be written: {error.strerror or error}", where=str(root),
                                accepted="a folder on a local disk that this user may write, or postgresql://...",
@@ -158,7 +158,7 @@ class RunFiles:
         target = self.runs_dir / file_name(run, self._compress)
         content = to_json(run)
         try:
-            _write_atomically(target, gzip.compress(content, 6, mtime=0) if self._compress else content)
+            write_whole(target, gzip.compress(content, 6, mtime=0) if self._compress else content, overwrite=False)
         except OSError as error:
             raise keep_elsewhere(error.strerror or str(error), str(target), target.name, content) from error
         return target
@@ -180,8 +180,7 @@ class RunFiles:
         before = target.stat().st_size
         content = to_json(without_samples(self.read(name)))
         try:
-            _write_atomically(target, gzip.compress(content, 6, mtime=0) if name.endswith(".gz") else content,
-                              overwrite=True)
+            write_whole(target, gzip.compress(content, 6, mtime=0) if name.endswith(".gz") else content)
         except OSError as error:
             raise HistoryWriteError(f"could not be rewritten without samples: {error}", where=str(target),
                                     next_step="nothing was lost; free some disk space and prune again") from error
@@ -193,7 +192,7 @@ class RunFiles:
         digest = hashlib.sha256(content).hexdigest()[:12]
         target = self.accepted_dir / f"{mark.run_id}-{mark.attempt}-{digest}.json"
         try:
-            _write_atomically(target, content)
+            write_whole(target, content, overwrite=False)
         except OSError as error:
             raise HistoryWriteError(f"the acceptance could not be stored: {error}", where=str(target),
                                     next_step="free some disk space and accept the run again") from error
@@ -222,32 +221,12 @@ def gunzip(content: bytes) -> bytes:
     return plain
 
 
-def _write_atomically(target: Path, content: bytes, overwrite: bool = False) -> None:
-    """Write under a temporary name, flush, then put in place; without `overwrite` an existing file wins."""
-    temporary = target.with_name(f".{target.name[:80]}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if overwrite or not target.exists():
-            # Two writers of one name hold the same run, so the later rename loses nothing.
-            temporary.replace(target)
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def keep_elsewhere(reason: str, where: str, name: str, content: bytes) -> HistoryWriteError:
     """The error for a run that the history did not take, after trying to keep its JSON in the temporary folder."""
     refuge = Path(tempfile.gettempdir()) / f"comm-regress-{name.removesuffix('.gz')}"
     seen = f"the run could not be stored: {reason}"
     try:
-        _write_atomically(refuge, content)
+        write_whole(refuge, content)
     except OSError as second:
         return HistoryWriteError(f"{seen}; {refuge.parent} does not take it either ({second.strerror or second})",
                                  where=where, next_step="free some disk space and run the gate again")

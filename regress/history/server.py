@@ -39,7 +39,7 @@ _TRUTH = (
        PRIMARY KEY (run_id, attempt, accepted_at, who, reason, cases))""",
 )
 _BATCH = 50
-# Any number that nothing else in the database uses: making tables is done by one process at a time.
+# Any number that nothing else in the database uses: making and emptying tables is done by one process at a time.
 _LOCK = 0x636F6D6D
 
 
@@ -85,7 +85,8 @@ class ServerDatabase:
                 connection.rows("SELECT pg_advisory_xact_lock(:lock)", {"lock": _LOCK})
                 for statement in _TRUTH:
                     connection.rows(statement)
-                self.rebuilt = index.create(connection, self.types)
+                if index.create(connection, self.types):
+                    _rebuild(connection)
         except sa.exc.SQLAlchemyError as error:
             raise HistoryError(f"the server cannot be used: {_said(error)}", where=self.location,
                                accepted="a database in which this user may create tables") from error
@@ -112,8 +113,6 @@ class ServerBackend:
 
     def __init__(self, url: str) -> None:
         self.database = ServerDatabase(url)
-        if self.database.rebuilt:
-            self.sync(rebuild=True)
 
     @property
     def location(self) -> str:
@@ -128,7 +127,7 @@ class ServerBackend:
         plain = to_json(run)
         content = gzip.compress(plain, 6, mtime=0)
         try:
-            with self.database.writing() as connection:
+            with self._adding() as connection:
                 connection.rows("INSERT INTO comm_regress_document (location, run_id, attempt, content) "
                                 "VALUES (:location, :run_id, :attempt, :content) ON CONFLICT DO NOTHING",
                                 {"location": location, "run_id": run.run_id, "attempt": run.attempt,
@@ -142,6 +141,13 @@ class ServerBackend:
             raise keep_elsewhere(_said(error), f"{self.location} {location}", location, plain) from error
         return f"{self.location} {location}"
 
+    @contextmanager
+    def _adding(self) -> Iterator[Connection]:
+        """Writers share the lock that a rebuild takes alone: it must not empty a table under their feet."""
+        with self.database.writing() as connection:
+            connection.rows("SELECT pg_advisory_xact_lock_shared(:lock)", {"lock": _LOCK})
+            yield connection
+
     def load(self, location: str) -> Run:
         """The run in that document."""
         with self.database.reading() as connection:
@@ -154,22 +160,10 @@ class ServerBackend:
 
     def sync(self, rebuild: bool = False) -> None:
         """Index rows are written with their document, so there is nothing to do unless all are to be made again."""
-        if not rebuild:
-            return
-        with self.database.writing() as connection:
-            connection.rows("SELECT pg_advisory_xact_lock(:lock)", {"lock": _LOCK})
-            index.clear(connection)
-            last = ""
-            while batch := connection.rows("SELECT location, content FROM comm_regress_document "
-                                           "WHERE location > :last ORDER BY location LIMIT :batch",
-                                           {"last": last, "batch": _BATCH}):
-                for location, content in batch:
-                    entry = Entry(str(location), len(content), 0)
-                    try:
-                        index.put(connection, _run(bytes(content), entry.name), entry)
-                    except RecordError as error:
-                        index.put_problem(connection, Problem(entry.name, error.text), entry)
-                last = str(batch[-1][0])
+        if rebuild:
+            with self.database.writing() as connection:
+                connection.rows("SELECT pg_advisory_xact_lock(:lock)", {"lock": _LOCK})
+                _rebuild(connection)
 
     def mark(self, mark: AcceptedMark) -> None:
         """Store an acceptance row."""
@@ -199,7 +193,7 @@ class ServerBackend:
         """Replace one document by the same run without samples; returns the bytes freed."""
         run = without_samples(self.load(location))
         content = gzip.compress(to_json(run), 6, mtime=0)
-        with self.database.writing() as connection:
+        with self._adding() as connection:
             before = connection.rows("SELECT length(content) FROM comm_regress_document WHERE location = :location",
                                      {"location": location})[0][0]
             connection.rows("UPDATE comm_regress_document SET content = :content WHERE location = :location",
@@ -211,6 +205,21 @@ class ServerBackend:
     def close(self) -> None:
         """Close all connections."""
         self.database.close()
+
+
+def _rebuild(connection: Connection) -> None:
+    """All index rows again from the documents, a few at a time."""
+    index.clear(connection)
+    last = ""
+    while batch := connection.rows("SELECT location, content FROM comm_regress_document WHERE location > :last "
+                                   "ORDER BY location LIMIT :batch", {"last": last, "batch": _BATCH}):
+        for location, content in batch:
+            entry = Entry(str(location), len(content), 0)
+            try:
+                index.put(connection, _run(bytes(content), entry.name), entry)
+            except RecordError as error:
+                index.put_problem(connection, Problem(entry.name, error.text), entry)
+        last = str(batch[-1][0])
 
 
 def _run(content: bytes, location: str) -> Run:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from regress.delivery import Payload, UnreachableError
 from regress.delivery.text import CONTENT_TYPE, exposition
 from regress.options import option
 from regress.publish import Result, Sink
+from regress.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +30,13 @@ def render(result: Result, options: FileOptions) -> tuple[Payload, ...]:
 def send(payload: Payload, options: FileOptions) -> str:
     """Replace the file in one step, so that a collector never reads half of it."""
     target = Path(options.path).expanduser()
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as stream:
-            stream.write(payload.body)
-            stream.flush()
-            os.fsync(stream.fileno())
         # The collector runs as another user.
-        temporary.chmod(0o644)
-        temporary.replace(target)
+        write_whole(target, payload.body, mode=0o644)
     except OSError as error:
         raise UnreachableError(f"cannot be written: {error.strerror or error}", where=str(target),
                                accepted="a file in a folder that this user may write") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return f"{target} written"
 
 

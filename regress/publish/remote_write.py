@@ -7,6 +7,7 @@ VictoriaMetrics, Mimir, Thanos and the many others that speak it.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class RemoteWriteOptions:
 
     url: str = option(help="the write endpoint, such as http://prometheus:9090/api/v1/write")
     query_url: str | None = option(None, help="base of the query API for --verify, such as http://prometheus:9090")
-    verify_within: float = option(10.0, help="how long a value may take to become readable", form=Form.DURATION)
+    verify_within: float = option(30.0, help="how long a value may take to become readable", form=Form.DURATION)
     all_branches: bool = option(False, help="push runs of every branch, not only of the main one")
     http: HttpOptions = option(HttpOptions(), help="timeout, certificates and credentials")
 
@@ -74,7 +75,7 @@ def verify(result: Result, options: RemoteWriteOptions) -> str:
     deadline = time.monotonic() + options.verify_within
     while True:
         found = _read(wanted, options, options.query_url)
-        if (wanted.time_ms, wanted.value) in found:
+        if any(at == wanted.time_ms and math.isclose(value, wanted.value, rel_tol=1e-12) for at, value in found):
             return f"{wanted.name} reads {wanted.value:g} at {wanted.time_ms} ms"
         if time.monotonic() > deadline:
             break

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import msgspec
 from regress.delivery import Payload, UnreachableError
 from regress.errors import PublishError
 from regress.publish import Result, Sink
+from regress.whole_file import write_whole
 
 FIRST_PAUSE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 6 * 3600.0
@@ -178,19 +178,12 @@ class Spool:
 
     def _write(self, path: Path, kept: Kept) -> list[str]:
         """Store a payload whole or not at all; the sentence to show when the disk does not take it."""
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("xb") as stream:
-                stream.write(msgspec.json.encode(kept))
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
+            write_whole(path, msgspec.json.encode(kept))
         except OSError as error:
             return [f"the spool {self.folder} does not take it ({error.strerror or error}): run {kept.run_id} is in "
                     f"the history; publish it with `regress publish {kept.run_id}`"]
-        finally:
-            temporary.unlink(missing_ok=True)
         return []
 
     def _bound(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import multiprocessing
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,18 @@ def test_runs_move_to_another_history_once(history: History, tmp_path: Path, nam
         assert [to_json(r) for r in other.runs(samples=True)] == [to_json(r) for r in history.runs(samples=True)]
         assert ids(other.runs(accepted_only=True)) == ["run00001"]
     assert exchange.import_(history, target) == exchange.Imported(0, 3, ())
+
+
+def test_runs_move_through_standard_streams(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history.add(run(1))
+    out = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr("sys.stdout", out)
+    assert exchange.export(history, "-") == 1
+    out.seek(0)
+    monkeypatch.setattr("sys.stdin", out)
+    with open_history(str(tmp_path / "other")) as other:
+        assert exchange.import_(other, "-").added == 1
+        assert other.get("run00001") == run(1)
 
 
 def test_an_acceptance_travels_to_a_history_that_has_the_run(history: History, tmp_path: Path) -> None:
