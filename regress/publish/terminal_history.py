@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from regress.record import Run, Verdict
-from regress.trend import ChangePoint, Series, Trend
+from regress.trend import ChangePoint, Trend
 from regress.trend.fold import fold
 from regress.trend.overview import (
     Row,
@@ -22,7 +22,6 @@ from regress.trend.overview import (
     headline,
     recent_changes,
     rows,
-    sparkline_values,
     visible,
 )
 from regress.units import format_change, format_value
@@ -32,6 +31,7 @@ STYLES = {Verdict.PASS: "", Verdict.REGRESSION: "bold red", Verdict.IMPROVEMENT:
           Verdict.INCONCLUSIVE: "yellow", Verdict.NO_BASELINE: "dim", Verdict.INVALID: "bold magenta"}
 MINIMUM_WIDTH = 40
 GAP = 2
+SPARK = 16
 SINCE_WIDTH = (10, 48)
 """Room for a short hash, and for a subject that is still one line."""
 NEEDED = ("Case", "Metric", "Now", "Change", "Verdict", "Since")
@@ -118,7 +118,7 @@ def _cells(trend: Trend, row: Row) -> dict[str, Text]:
     text = {
         "Case": visible(series.case.id),
         "Metric": visible(series.metric),
-        "Last runs": sparkline(series, 16),
+        "Last runs": sparkline(row.recent[-SPARK:]),
         "Now": format_value(row.now, series.unit),
         "Baseline": format_value(finding.baseline if finding else None, series.unit),
         "Change": format_change(finding.change if finding else None),
@@ -142,9 +142,8 @@ def _footer(trend: Trend, run: Run, ordered: Sequence[Row]) -> list[str]:
     return lines
 
 
-def sparkline(series: Series, count: int) -> str:
-    """The last medians as one block each; a flat line sits in the middle."""
-    values = sparkline_values(series, count)
+def sparkline(values: Sequence[float]) -> str:
+    """One block a value; a flat line sits in the middle."""
     if not values:
         return ""
     low, high = min(values), max(values)

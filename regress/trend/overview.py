@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from regress.record import Diagnosis, Finding, Run, Scalar, Verdict
 from regress.trend import ChangePoint, EnvironmentChange, RunFacts, Series, Trend
 from regress.trend.fold import WORST_FIRST
-from regress.units import Better, Unit, format_change, format_value
+from regress.units import Better, format_change, format_value
 
 WINDOW = 20
 """How many earlier runs count as "since the baseline" for changes of the environment."""
+
+RECENT = 40
+"""How many runs a sparkline shows at most."""
 
 SUBJECT_LENGTH = 72
 """What git advises for a subject; longer ones are cut."""
@@ -25,14 +28,16 @@ UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u
 class Row:
     """One series of the latest run's environment, as the table shows it.
 
-    now: None where the latest run did not measure it. since: the first run of the level that is judged, None where
-    nothing changed or nobody knows. since_exactly: a change point says so, not merely the first red verdict.
+    now: None where the latest run did not measure it. recent: medians for a sparkline, oldest first.
+    since: the first run of the level that is judged, None where nothing changed or nobody knows.
+    since_exactly: a change point says so, not merely the first red verdict.
     """
 
     series: Series
     verdict: Verdict | None
     now: float | None
     finding: Finding | None
+    recent: tuple[float, ...] = ()
     since: int | None = None
     since_exactly: bool = False
 
@@ -48,9 +53,16 @@ def rows(trend: Trend, change_points: Mapping[tuple[str, str], Sequence[ChangePo
         return []
     fingerprint = trend.latest.environment.fingerprint
     places = {facts.run_id: i for i, facts in enumerate(trend.runs)}
-    made = [_row(series, trend.latest_index, (change_points or {}).get(series.key, ()), places)
+    on = trunk(trend)
+    made = [_row(series, trend.latest_index, (change_points or {}).get(series.key, ()), places, on)
             for series in trend.series if series.fingerprint == fingerprint]
     return sorted(made, key=_badness)
+
+
+def trunk(trend: Trend) -> frozenset[int]:
+    """Runs that history consists of: those of the main branch and the latest; all where none says it is on main."""
+    main = frozenset(i for i, facts in enumerate(trend.runs) if facts.commit.main)
+    return main | {trend.latest_index} if main and trend.latest_index is not None else frozenset(range(len(trend.runs)))
 
 
 def _badness(row: Row) -> tuple[int, float, str, str]:
@@ -68,22 +80,28 @@ def certain_change(finding: Finding | None) -> float:
     return 0.0 if low <= 0 <= high else min(abs(low), abs(high))
 
 
-def _row(series: Series, latest: int, steps: Sequence[ChangePoint], places: Mapping[str, int]) -> Row:
+def _row(series: Series, latest: int, steps: Sequence[ChangePoint], places: Mapping[str, int],
+         on: frozenset[int]) -> Row:
     now = next((p.value for p in reversed(series.points) if p.run == latest), None)
     finding = series.latest
     verdict = finding.verdict if finding else None
     if verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
-        return Row(series, verdict, now, finding)
+        return Row(series, verdict, now, finding, _recent(series, on))
     grew = (verdict is Verdict.REGRESSION) == (series.better is Better.LOWER)
     known = [places[step.run_id] for step in steps if (step.change > 0) == grew and step.run_id in places]
-    since = max(known) if known else _streak(series, verdict)
-    return Row(series, verdict, now, finding, since, bool(known))
+    since = max(known) if known else _streak(series, verdict, on)
+    return Row(series, verdict, now, finding, _recent(series, on), since, bool(known))
 
 
-def _streak(series: Series, verdict: Verdict) -> int | None:
-    """The first run of the unbroken line of this verdict that ends the series; undecided runs do not break it."""
+def _recent(series: Series, on: frozenset[int]) -> tuple[float, ...]:
+    """The last medians of the trunk, oldest first, runs without a trustworthy figure left out."""
+    return tuple(p.value for p in series.points if p.run in on and p.verdict is not Verdict.INVALID)[-RECENT:]
+
+
+def _streak(series: Series, verdict: Verdict, on: frozenset[int]) -> int | None:
+    """The first run of the unbroken line of this verdict that ends the trunk; undecided runs do not break it."""
     first: int | None = None
-    for point in reversed(series.points):
+    for point in reversed([point for point in series.points if point.run in on]):
         if point.verdict is verdict:
             first = point.run
         elif point.verdict not in (Verdict.INCONCLUSIVE, Verdict.INVALID, None):
@@ -193,10 +211,12 @@ def belief(run: Run) -> tuple[str, tuple[str, ...]]:
     invalid = [f"{finding.case} {finding.metric}: {finding.reason}" for finding in run.findings
                if finding.verdict is Verdict.INVALID]
     errors = [launch.error for launch in run.launches if launch.error]
+    errors += [f"{outcome.case.id}: {outcome.error}" for launch in run.launches for outcome in launch.outcomes
+               if outcome.error]
     noisy = sum(finding.verdict is Verdict.INCONCLUSIVE for finding in run.findings)
     warnings = tuple(run.warnings)
     if run.verdict is Verdict.INVALID or invalid or errors:
-        return "No. Part of this run is invalid.", (*warnings, *errors, *invalid)
+        return "No. Part of this run is invalid.", tuple(dict.fromkeys((*warnings, *errors, *invalid)))
     if run.partial:
         return "Only in part. The run was cut short.", warnings
     if noisy:
@@ -210,15 +230,3 @@ def explanations(run: Run) -> list[Diagnosis]:
     """Diagnoses of the run, worst first."""
     rank = {severity: i for i, severity in enumerate(SEVERITIES)}
     return sorted(run.diagnoses, key=lambda diagnosis: rank.get(diagnosis.severity, len(rank)))
-
-
-def sparkline_values(series: Series, count: int) -> list[float]:
-    """The last `count` medians, oldest first, runs without a trustworthy figure left out."""
-    return [point.value for point in series.points if point.verdict is not Verdict.INVALID][-count:]
-
-
-def better_in_words(better: Better, unit: Unit) -> str:
-    """Which direction is good, for the head of a chart."""
-    if unit is Unit.SECONDS and better is Better.LOWER:
-        return "lower is faster"
-    return "lower is better" if better is Better.LOWER else "higher is better"

@@ -86,11 +86,11 @@ class Reader:
         self._contexts: list[BrowserContext] = []
 
     def open(self, html: str, *, width: int = 1280, height: int = 800, dark: bool = False, chart: bool = True,
-             fragment: str = "") -> Opened:
+             fragment: str = "", touch: bool = False) -> Opened:
         path = self._folder / f"report-{len(self._contexts)}.html"
         path.write_text(html, encoding="utf-8")
         context = self._browser.new_context(viewport={"width": width, "height": height},
-                                            color_scheme="dark" if dark else "light")
+                                            has_touch=touch, color_scheme="dark" if dark else "light")
         self._contexts.append(context)
         opened = Opened(context.new_page(), context)
         address = path.as_uri()

@@ -149,6 +149,27 @@ def test_time_log_compare_and_range(reader: Reader, told: str) -> None:
     assert opened.complaints == []
 
 
+def test_two_machines_on_one_chart_and_branches_off_the_line(reader: Reader) -> None:
+    runs = story(60)
+    for i in range(1, 60, 3):
+        runs[i] = replace(runs[i], environment=replace(
+            runs[i].environment, must_match={**runs[i].environment.must_match, "gpu_model": "NVIDIA B200"}))
+    runs[2] = replace(runs[2], commit=replace(runs[2].commit, main=False, branch="try-it"))
+    opened = reader.open(page_of(runs))
+    other = runs[1].environment.fingerprint[:6]
+    opened.page.get_by_label("Compare with").select_option(
+        label=f"allreduce[16MiB-float32-2xcuda] allreduce_seconds on environment {other}")
+    counts = """() => Object.groupBy(document.querySelector('.panel .plot').bokehView.model.renderers
+        .filter((r) => ['points', 'median'].includes(r.name)).map((r) => [r.name, r.data_source.get_length()]),
+        ([name]) => name)"""
+    opened.page.wait_for_function("""() => document.querySelector('.panel .plot').bokehView?.model.renderers
+        .filter((r) => r.name === 'points').length === 2""")
+    assert opened.page.evaluate(counts) == {"points": [["points", 40], ["points", 20]],
+                                            "median": [["median", 39], ["median", 20]]}
+    assert "other branches" in opened.page.locator(".legend").first.inner_text()
+    assert opened.complaints == []
+
+
 def test_table_under_the_chart_and_links(reader: Reader, told: str) -> None:
     opened = reader.open(told)
     opened.page.get_by_text("Table of the runs").click()
@@ -192,6 +213,21 @@ def test_colours_follow_the_system_and_the_button(reader: Reader, told: str) -> 
     opened.page.wait_for_function("() => document.querySelector('.panel .plot').bokehView?.model"
                                   ".background_fill_color === '#ffffff'")
     assert opened.page.evaluate(ground) == "rgb(246, 247, 249)"
+
+
+def test_a_finger_s_first_tap_tells_and_its_second_opens(reader: Reader, told: str) -> None:
+    opened = reader.open(told, width=400, touch=True)
+    opened.context.route("https://example.com/**", lambda route: route.fulfill(body="the commit"))
+    place = opened.point_on_screen(119)
+    opened.page.touchscreen.tap(*place)
+    box = opened.page.locator(".panel .floating")
+    box.wait_for(state="visible")
+    # Neighbours are closer than a finger is wide: whichever run it told about is the one that opens.
+    told_commit = box.locator("dd").first.inner_text().split()[0]
+    opened.page.wait_for_timeout(500)
+    with opened.context.expect_page() as popup:
+        opened.page.touchscreen.tap(*place)
+    assert told_commit in popup.value.url
 
 
 def test_hostile_text_stays_text(reader: Reader) -> None:

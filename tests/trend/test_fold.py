@@ -110,6 +110,22 @@ def test_worst_first_and_since() -> None:
     assert [(row.since, row.since_exactly) for row in exact] == [(25, False), (21, True), (None, False)]
 
 
+def test_other_branches_neither_start_nor_end_a_regression() -> None:
+    newest_first = runs_of(12, (seconds(CASE, "allreduce_seconds", 68e-6, steps=((8, 1.2),)),))
+
+    def on_branch(made: Run, verdict: Verdict) -> Run:
+        return replace(made, commit=replace(made.commit, branch="try", main=False),
+                       findings=tuple(replace(f, verdict=verdict) for f in made.findings))
+
+    newest_first[2] = on_branch(newest_first[2], Verdict.PASS)
+    newest_first[4] = on_branch(newest_first[4], Verdict.REGRESSION)
+    row, = rows(fold(newest_first))
+    assert row.since == 8
+    assert len(row.recent) == 10
+    nobody_on_main = [replace(made, commit=replace(made.commit, main=False)) for made in newest_first]
+    assert len(rows(fold(nobody_on_main))[0].recent) == 12
+
+
 def test_an_undecided_run_does_not_end_a_regression() -> None:
     newest_first = runs_of(12, (seconds(CASE, "allreduce_seconds", 68e-6, steps=((6, 1.2),)),))
     noisy = newest_first[2]

@@ -8,7 +8,7 @@ from html import escape
 
 from regress.publish.html.data_block import series_id
 from regress.record import Diagnosis, Run, Scalar, Verdict
-from regress.trend import EnvironmentChange, Series, Trend
+from regress.trend import EnvironmentChange, Trend
 from regress.trend.overview import (
     Headline,
     Row,
@@ -21,14 +21,12 @@ from regress.trend.overview import (
     headline,
     recent_changes,
     shown,
-    sparkline_values,
     visible,
 )
 from regress.units import format_change, format_value
 
 MARKS = {Verdict.PASS: "●", Verdict.REGRESSION: "■", Verdict.IMPROVEMENT: "★", Verdict.INCONCLUSIVE: "◆",
          Verdict.NO_BASELINE: "○", Verdict.INVALID: "✕"}
-SPARK_POINTS = 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 26
 ROWS_AT_FIRST, ROWS_AT_MOST = 12, 40
 REASONS_AT_FIRST = 3
@@ -160,7 +158,7 @@ def _row(trend: Trend, row: Row, later: bool) -> str:
     gate = "" if finding is None or finding.gated else " <small>not gated</small>"
     reason = f' title="{text(finding.reason)}"' if finding else ""
     baseline = finding.baseline if finding else None
-    cells = (f'<td data-head="Last runs">{sparkline(series, baseline)}</td>'
+    cells = (f'<td data-head="Last runs">{sparkline(row, baseline)}</td>'
              f'<td data-head="Now" class="n">{now}</td>'
              f'<td data-head="Baseline" class="n">{format_value(baseline, series.unit)}</td>'
              f'<td data-head="Change" class="n">{change}</td>'
@@ -171,9 +169,9 @@ def _row(trend: Trend, row: Row, later: bool) -> str:
             f'data-series="{series_id(series)}" aria-expanded="false">{name}</button></th>{cells}</tr>')
 
 
-def sparkline(series: Series, baseline: float | None) -> str:
+def sparkline(row: Row, baseline: float | None) -> str:
     """The last medians as an inline picture: a line, its last point, and the baseline dashed."""
-    values = sparkline_values(series, SPARK_POINTS)
+    values, series = row.recent, row.series
     if not values:
         return ""
     known = [*values, baseline] if baseline is not None else values

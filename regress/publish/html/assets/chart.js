@@ -15,25 +15,25 @@ function xOf(runs, points, time) {
   return points.run.map((run) => (time ? Date.parse(runs.started_at[run]) : runs.x[run]));
 }
 
-// The 5 to 95 % range of the medians of the sound runs before each run: what passed for normal then.
-function trailingBand(points) {
+// The 5 to 95 % range of the medians of the sound runs of the trunk before each run: what passed for normal then.
+function trailingBand(runs, points) {
   const window = [];
   return points.value.map((value, i) => {
     const sorted = [...window].sort((a, b) => a - b);
     const at = (q) => sorted[Math.round(q * (sorted.length - 1))];
-    if (!OUTSIDE_BAND.has(points.verdict[i])) window.push(value);
+    if (runs.trunk[points.run[i]] && !OUTSIDE_BAND.has(points.verdict[i])) window.push(value);
     if (window.length > BAND_RUNS) window.shift();
     return sorted.length < BAND_FEWEST ? [NaN, NaN] : [at(0.05), at(0.95)];
   });
 }
 
-// A line breaks where its environment ran without this metric, and at invalid runs.
+// The line of the trunk breaks where its environment ran without this metric, and at invalid runs.
 function brokenLine(runs, entry, xs) {
   const fingerprint = entry.series.fingerprint;
   const has = new Map(entry.points.run.map((run, i) => [run, i]));
   const line = { x: [], y: [] };
   for (let run = entry.points.run[0]; run <= entry.points.run.at(-1); run++) {
-    if (runs.environments[runs.environment[run]].fingerprint !== fingerprint) continue;
+    if (runs.environments[runs.environment[run]].fingerprint !== fingerprint || !runs.trunk[run]) continue;
     const i = has.get(run);
     const broken = i === undefined || entry.points.verdict[i] === "invalid";
     line.x.push(i === undefined ? NaN : xs[i]);
@@ -48,7 +48,7 @@ function drawEntry(figure, runs, entry, time, primary) {
   const main = colour(primary ? "pass" : OTHER_COLOURS[0]);
   const dense = points.run.length > DENSE;
   if (primary) {
-    const band = trailingBand(points);
+    const band = trailingBand(runs, points);
     figure.varea({ x: xs, y1: band.map(([low]) => low), y2: band.map(([, high]) => high),
       fill_color: main, fill_alpha: 0.13, name: "band" });
     figure.line({ x: xs, y: points.baseline.map((value) => value ?? NaN), line_color: colour("quiet"),
@@ -62,7 +62,10 @@ function drawEntry(figure, runs, entry, time, primary) {
   figure.scatter({ x: launches.x, y: launches.y, size: 4, fill_color: main, line_color: null, name: "launches" });
   const line = brokenLine(runs, entry, xs);
   figure.line({ x: line.x, y: line.y, line_color: main, line_width: dense ? 1.2 : 2, name: "median" });
-  const shapes = points.verdict.map((verdict) => SHAPES[verdict]);
+  const shapes = points.verdict.map((verdict, i) => {
+    const [marker, name, filled] = SHAPES[verdict];
+    return [marker, name, filled && (runs.trunk[points.run[i]] || !QUIET_VERDICTS.has(verdict))];
+  });
   const own = (name) => (primary || name !== "pass" ? colour(name) : main);
   figure.scatter({
     x: xs, y: points.value, marker: shapes.map(([marker]) => marker),

@@ -11,8 +11,14 @@ async function unpack(packed) {
 let runsOnce = null;
 function loadRuns() {
   runsOnce ??= Promise.all([unpack(report.runs), unpack(report.environments)])
-    .then(([runs, environments]) => ({ ...runs, environments: readEnvironments(environments) }));
+    .then(([runs, environments]) => ({ ...runs, environments: readEnvironments(environments), trunk: trunkOf(runs) }));
   return runsOnce;
+}
+
+// Runs that history consists of: those of the main branch and the latest; all of them where none says it is on main.
+function trunkOf({ main }) {
+  const some = main.some((on) => on);
+  return main.map((on, run) => !some || on === 1 || run === report.latest);
 }
 
 function readEnvironments({ sets, set, reported }) {

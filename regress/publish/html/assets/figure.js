@@ -68,11 +68,13 @@ async function show(figure, host) {
   return host.bokehView;
 }
 
-// Runs once, when the element first comes near the screen.
+// Draws once, when the element first comes near the screen; from then on also when the colours change.
+const seen = [];
 function whenSeen(target, draw) {
   const observer = new IntersectionObserver((entries) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     observer.disconnect();
+    seen.push(draw);
     draw();
   }, { rootMargin: "200px" });
   observer.observe(target);

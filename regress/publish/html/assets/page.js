@@ -34,6 +34,7 @@ const THEMES = ["system", "light", "dark"];
 const themeButton = document.getElementById("theme");
 function redrawAll() {
   for (const panel of panels.values()) redraw(panel);
+  for (const draw of seen) draw();
 }
 themeButton.addEventListener("click", () => {
   const root = document.documentElement;

@@ -61,28 +61,39 @@ function nearest(panel, x, y) {
   return best;
 }
 
-function listen(panel) {
+function point(panel, event) {
   const { chart, floating, host } = panel;
-  chart.figure.on_event("mousemove", (event) => {
-    const found = nearest(panel, event.x, event.y);
-    if (!found || found.distance > 60) { floating.hidden = true; return; }
-    panel.at = found;
-    chart.select(found.e, found.i);
-    floating.replaceChildren(pointFacts(panel.runs, panel.entries[found.e], found.i));
-    floating.hidden = false;
-    const left = event.sx > host.clientWidth / 2;
-    floating.style.left = left ? "auto" : `${event.sx + 16}px`;
-    floating.style.right = left ? `${host.clientWidth - event.sx + 16}px` : "auto";
-    floating.style.top = `${Math.max(0, event.sy - 40)}px`;
-  });
-  chart.figure.on_event("mouseleave", () => { floating.hidden = true; });
+  const found = nearest(panel, event.x, event.y);
+  if (!found || found.distance > 60) { floating.hidden = true; return; }
+  panel.at = found;
+  chart.select(found.e, found.i);
+  floating.replaceChildren(pointFacts(panel.runs, panel.entries[found.e], found.i));
+  floating.hidden = false;
+  const left = event.sx > host.clientWidth / 2;
+  const aside = host.clientWidth < 600 ? 0 : 16 + (left ? host.clientWidth - event.sx : event.sx);
+  floating.style.left = left ? "auto" : `${aside}px`;
+  floating.style.right = left ? `${aside}px` : "auto";
+  floating.style.top = `${Math.max(0, event.sy - 40)}px`;
+}
+
+function listen(panel) {
+  const { chart, floating } = panel;
+  const finger = window.matchMedia("(pointer: coarse)").matches;
+  if (!finger) {
+    chart.figure.on_event("mousemove", (event) => point(panel, event));
+    chart.figure.on_event("mouseleave", () => { floating.hidden = true; });
+  }
   chart.figure.on_event("tap", (event) => {
     const found = nearest(panel, event.x, event.y);
-    if (found && found.distance < 30) openCommit(panel.runs, panel.entries[found.e].points.run[found.i]);
+    // A finger cannot hover: its first tap tells, the second on the same run opens.
+    const known = panel.at && found && panel.at.e === found.e && panel.at.i === found.i;
+    if (finger && !known) point(panel, event);
+    else if (found && found.distance < 30) openCommit(panel.runs, panel.entries[found.e].points.run[found.i]);
   });
 }
 
 function onKey(panel, event) {
+  if (event.target !== panel.figure || !panel.chart) return;
   const count = panel.entries[0].points.run.length;
   const at = panel.at && panel.at.e === 0 ? panel.at.i : count;
   const step = event.shiftKey ? 10 : 1;
@@ -135,7 +146,13 @@ function commitRange(panel) {
   setRange(panel, Math.min(...ends), Math.max(...ends));
 }
 
-async function redraw(panel) {
+// One drawing after another: two at once would both land in the host.
+function redraw(panel) {
+  panel.drawing = (panel.drawing ?? Promise.resolve()).then(() => draw(panel));
+  return panel.drawing;
+}
+
+async function draw(panel) {
   const { series } = panel;
   const other = report.series.find(({ id }) => id === panel.other);
   const chosen = other ? [series, other] : [series];
@@ -179,13 +196,13 @@ function compareChoice(panel) {
 function controls(panel) {
   const button = (text, act) => {
     const made = element("button", { type: "button" }, text);
-    made.addEventListener("click", act);
+    made.addEventListener("click", () => panel.drawing.then(act));
     return made;
   };
   const count = panel.series.count;
   const sha = (text) => element("input", { class: "sha", placeholder: "commit", "aria-label": `${text} commit`, spellcheck: "false" });
   [panel.from, panel.to] = [sha("From"), sha("To")];
-  for (const input of [panel.from, panel.to]) input.addEventListener("change", () => commitRange(panel));
+  for (const input of [panel.from, panel.to]) input.addEventListener("change", () => panel.drawing.then(() => commitRange(panel)));
   return element("div", { class: "tools" },
     choice(panel, "x:", "time", [[false, "commits"], [true, "time"]]),
     choice(panel, "y:", "log", [[false, "linear"], [true, "log"]]),
@@ -241,6 +258,7 @@ function frame(panel) {
     controls(panel), panel.figure, panel.readout, panel.note,
     element("ul", { class: "legend" },
       ...LEGEND.map(([verdict, mark, words]) => element("li", { class: `v-${verdict}` }, element("b", { "aria-hidden": "true" }, mark), ` ${words}`)),
+      ...(panel.runs.trunk.includes(false) ? [element("li", {}, "hollow and off the line: other branches")] : []),
       element("li", {}, "faint dots: launches"), element("li", {}, "shaded: middle 90 % of the 20 sound runs before"),
       element("li", {}, "dashed grey: the gate's baseline"), element("li", {}, "verticals: environment changes and anchors")),
     table);
