@@ -220,8 +220,8 @@ def test_a_finger_s_first_tap_tells_and_its_second_opens(reader: Reader, told: s
     opened.context.route("https://example.com/**", lambda route: route.fulfill(body="the commit"))
     place = opened.point_on_screen(119)
     opened.page.touchscreen.tap(*place)
-    box = opened.page.locator(".panel .floating")
-    box.wait_for(state="visible")
+    box = opened.page.locator(".panel .readout")
+    box.locator("dd").first.wait_for()
     # Neighbours are closer than a finger is wide: whichever run it told about is the one that opens.
     told_commit = box.locator("dd").first.inner_text().split()[0]
     opened.page.wait_for_timeout(500)

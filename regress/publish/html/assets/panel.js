@@ -67,10 +67,12 @@ function point(panel, event) {
   if (!found || found.distance > 60) { floating.hidden = true; return; }
   panel.at = found;
   chart.select(found.e, found.i);
-  floating.replaceChildren(pointFacts(panel.runs, panel.entries[found.e], found.i));
+  const facts = pointFacts(panel.runs, panel.entries[found.e], found.i);
+  if (host.clientWidth < 600) { panel.readout.replaceChildren(facts); return; }
+  floating.replaceChildren(facts);
   floating.hidden = false;
   const left = event.sx > host.clientWidth / 2;
-  const aside = host.clientWidth < 600 ? 0 : 16 + (left ? host.clientWidth - event.sx : event.sx);
+  const aside = 16 + (left ? host.clientWidth - event.sx : event.sx);
   floating.style.left = left ? "auto" : `${aside}px`;
   floating.style.right = left ? `${aside}px` : "auto";
   floating.style.top = `${Math.max(0, event.sy - 40)}px`;
