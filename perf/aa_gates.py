@@ -13,7 +13,6 @@ or, with --base, alternating as head and base. So every verdict is that of a bui
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -126,7 +125,7 @@ def _cases(launches: list[Launch]) -> set[Case]:
 
 
 def _as(launch: Launch, place: tuple[str, int, int], slow: str | None, factor: float) -> Launch:
-    """The launch as (role, session, index) of a gate; with `slow`, that case of a head launch takes `factor` times as long."""
+    """The launch as (role, session, index) of a gate; with `slow`, that case of head is `factor` times as slow."""
     role, session, index = place
     outcomes = tuple(CaseOutcome(o.case, tuple(_slowed(m, factor) for m in o.measurements), o.error)
                      if role == "head" and o.case.id == slow else o for o in launch.outcomes)
@@ -161,4 +160,4 @@ def report(path: Path, *, with_base: bool, slower: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -49,10 +49,13 @@ class Scale:
         return difference / abs(baseline) if baseline else None
 
     def bound(self, effect: Effect, baseline: float, worse: bool = True) -> float:
-        """The distance on this scale from which a change for the worse (or better) is relevant; always positive."""
+        """The distance on this scale from which a change for the worse (or better) is relevant; always positive.
+
+        An effect that comes to nothing (5 % of a baseline of zero) is raised to ten times the least believed spread.
+        """
         amount = effect.bound(baseline)
         if not self.log:
-            return amount
+            return max(amount, 10 * self.least_spread(baseline))
         grows = (self.worse > 0) == worse
         if grows:
             return math.log1p(amount / baseline)
@@ -74,13 +77,13 @@ def default_effect(unit: Unit, device: str) -> Effect:
 
     5 % with a floor of 3 us on GPUs and 30 % with a floor of 30 us on a CPU host: about twice the spread of a
     three-launch run in the recorded histories (docs/quality.md), so that an unchanged build seldom needs
-    re-measuring. Shares of time and other ratios: 2 points on GPUs, 10 on a CPU host. Counts do not vary: 1 %.
+    re-measuring. Shares of time and other ratios: 2 points on GPUs, 10 on a CPU host. Counts: any whole one.
     """
     cuda = device == "cuda"
     if unit is Unit.RATIO:
         return Effect(absolute=0.02 if cuda else 0.10)
     if unit is Unit.COUNT:
-        return Effect(relative=0.01)
+        return Effect(absolute=0.5)
     floor = (3e-6 if cuda else 30e-6) if unit is Unit.SECONDS else 0.0
     return Effect(relative=0.05 if cuda else 0.30, absolute=floor)
 

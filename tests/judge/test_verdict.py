@@ -142,10 +142,10 @@ def test_inconclusive_is_amber_until_it_lasts() -> None:
     assert judge(noisy, Baseline(runs, runs), policies(shift=shift)).exit_status == 0
     strict = policies(shift=shift, standing=SeriesOptions(inconclusive="fail"))
     assert judge(noisy, Baseline(runs, runs), strict).exit_status == 10
-    before = tuple(run([1e-3], i, verdict=Verdict.INCONCLUSIVE) for i in range(4))
+    before = tuple(run([1e-3], i, verdict=Verdict.INCONCLUSIVE) for i in range(9))
     lasting = judge(noisy, Baseline(runs, before), policies(shift=shift))
     assert lasting.exit_status == 10
-    assert any("5. run in a row" in w for w in lasting.warnings)
+    assert any("10. run in a row" in w for w in lasting.warnings)
 
 
 def test_holm_over_many_series_demotes_what_one_series_alone_would_show() -> None:

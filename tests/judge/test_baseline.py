@@ -1,0 +1,115 @@
+"""Which runs are compared with, and what is said about the others."""
+
+from __future__ import annotations
+
+from regress.judge.baseline import as_window, environment_changes, select
+from regress.record import Acceptance, Commit, Environment, Run, Verdict
+from tests.judge.made import CASE, METRIC, case, run
+
+HERE = Environment({"gpu": "H200"})
+NOW = "2026-01-20T00:00:00+00:00"
+MINE = Commit(sha="mine", main=True)
+
+
+def ids(*earlier: Run, commit: Commit = MINE, limit: int = 20) -> list[str]:
+    """The window's runs for the case."""
+    return [v.run_id for v in select(commit, HERE, NOW, earlier, limit=limit).window(CASE.id, METRIC)]
+
+
+def test_runs_of_main_in_this_environment_oldest_first() -> None:
+    assert ids(run([1.0], 0), run([1.0], 1), run([1.0], 2)) == ["run0", "run1", "run2"]
+    assert ids(run([1.0], 0), run([1.0], 1), run([1.0], 2), limit=2) == ["run1", "run2"]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    found = select(MINE, HERE, NOW, [
+        run([1.0], 0), run([1.0], 1, partial=True), run([1.0], 2, verdict=Verdict.INVALID),
+        run([1.0], 3, main=False), run([1.0], 4, sha="mine")])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0"]
+    assert found.notes == ("earlier runs left out of the baseline: 1 invalid, 1 of other branches, "
+                           "1 of this same commit, 1 partial",)
+
+
+def test_a_regressed_case_is_no_baseline_for_itself_and_is_for_others() -> None:
+    other = case("allgather")
+    regressed = run([1.0], 1, verdict=Verdict.REGRESSION, verdicts={CASE.id: Verdict.REGRESSION})
+    assert ids(run([1.0], 0), regressed) == ["run0"]
+    sound = run([1.0], 1, verdict=Verdict.REGRESSION, verdicts={other.id: Verdict.REGRESSION, CASE.id: Verdict.PASS})
+    assert ids(run([1.0], 0), sound) == ["run0", "run1"]
+
+
+def test_reruns_of_one_commit_count_once_the_latest_of_them() -> None:
+    assert ids(run([1.0], 0, sha="a"), run([1.0], 1, sha="b"), run([1.0], 2, sha="a")) == ["run1", "run2"]
+
+
+def test_reruns_of_this_very_commit_serve_where_there_is_nothing_else() -> None:
+    found = select(MINE, HERE, NOW, [run([1.0], 0, sha="mine"), run([1.0], 1, sha="mine")])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0", "run1"]
+    assert "compared with 2 earlier runs of this same commit" in found.notes[0]
+
+
+def test_outside_a_repository_every_run_counts() -> None:
+    nowhere = Commit()
+    assert ids(run([1.0], 0, sha=None, main=False), run([1.0], 1, sha=None, main=False), commit=nowhere) \
+        == ["run0", "run1"]
+
+
+def test_interleaved_branches_do_not_mix() -> None:
+    earlier = [run([1.0], i, main=i % 2 == 0) for i in range(6)]
+    assert ids(*earlier) == ["run0", "run2", "run4"]
+
+
+def test_an_acceptance_restarts_the_window_of_its_cases() -> None:
+    accepted = Acceptance("new algorithm", "me", NOW, cases=(CASE.id,))
+    earlier = [run([1.0], 0), run([2.0], 1, verdict=Verdict.REGRESSION, accepted=accepted), run([2.0], 2)]
+    found = select(MINE, HERE, NOW, earlier)
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run1", "run2"]
+    anchor = found.anchor(CASE.id, METRIC)
+    assert anchor is not None
+    assert anchor.run_id == "run1"
+    assert [v.run_id for v in found.window(case("allgather").id, METRIC)] == []
+
+
+def test_without_an_acceptance_the_first_run_is_the_anchor() -> None:
+    anchor = select(MINE, HERE, NOW, [run([1.0], 0), run([1.0], 1)]).anchor(CASE.id, METRIC)
+    assert anchor is not None
+    assert anchor.run_id == "run0"
+
+
+def test_no_matching_environment_names_what_differs_in_the_closest() -> None:
+    far = run([1.0], 0, facts={"gpu": "A100", "link": "PCIe"})
+    near = run([1.0], 1, facts={"gpu": "H100"})
+    found = select(MINE, HERE, NOW, [far, near])
+    assert found.runs == ()
+    assert found.differs == (("gpu", "H100", "H200"),)
+    assert found.notes == ("none of 2 earlier runs was measured in this environment; the closest (run run1) differs: "
+                           "gpu is H200, there H100",)
+
+
+def test_an_empty_history_says_so() -> None:
+    assert select(MINE, HERE, NOW, []).notes == ("no earlier run is stored: this one is the first",)
+
+
+def test_a_stale_baseline_and_a_wrong_clock_are_said() -> None:
+    assert "19 days old" in select(MINE, HERE, NOW, [run([1.0], 0)], stale_days=7).notes[0]
+    future = select(MINE, HERE, "2025-12-30T00:00:00+00:00", [run([1.0], 0)])
+    assert "2.0 days in the future: a clock is wrong" in future.notes[0]
+    skewed = select(MINE, HERE, NOW, [run([1.0], 0, day=9), run([1.0], 1, day=3)])
+    assert "the clock of run run1 is behind" in skewed.notes[0]
+    assert [v.run_id for v in skewed.window(CASE.id, METRIC)] == ["run0", "run1"]
+
+
+def test_inconclusive_in_a_row_counts_back_from_the_latest() -> None:
+    verdicts = (Verdict.INCONCLUSIVE, Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE)
+    found = select(MINE, HERE, NOW, [run([1.0], i, verdict=v) for i, v in enumerate(verdicts)])
+    assert found.inconclusive_in_a_row(CASE.id) == 2
+
+
+def test_reported_facts_that_differ_are_worded() -> None:
+    now = Environment({}, {"nccl": "2.29.2", "torch": "2.13"})
+    before = Environment({}, {"nccl": "2.28.9", "torch": "2.13", "driver": "580"})
+    assert environment_changes(now, before) == ("driver 580 → unknown", "nccl 2.28.9 → 2.29.2")
+
+
+def test_a_window_of_one_stored_run_takes_it_as_it_is() -> None:
+    assert len(as_window(run([1.0, 2.0], main=False)).window(CASE.id, METRIC)[0].launches) == 2

@@ -1,0 +1,60 @@
+"""What is measured next, and when it ends."""
+
+from __future__ import annotations
+
+from regress.judge.confirm import Budget, block_order, next_measurement, unaffordable
+from regress.judge.verdict import Judgement, Suspect
+from regress.record import Verdict
+from tests.judge.made import CASE, METRIC
+
+ENDLESS = Budget(None, 4.0)
+DOUBT = Judgement(Verdict.INCONCLUSIVE, 0, {}, (), (Suspect(CASE, (METRIC,), 12),))
+CLEAR = Judgement(Verdict.PASS, 0, {}, ())
+
+
+def test_nothing_in_doubt_is_nothing_to_measure() -> None:
+    assert next_measurement(CLEAR, 0, ENDLESS, has_base=True, seed=1) is None
+
+
+def test_pairs_in_batches_of_five_up_to_twenty() -> None:
+    fresh, sessions = 0, []
+    while plan := next_measurement(DOUBT, fresh, ENDLESS, has_base=True, seed=1):
+        assert plan.cases == (CASE,)
+        assert plan.roles.count("head") == plan.roles.count("base") == 5
+        fresh += 5
+        sessions.append(plan.session)
+    assert (fresh, sessions) == (20, [1, 2, 3, 4])
+
+
+def test_without_a_base_fresh_launches_up_to_ten() -> None:
+    plan = next_measurement(DOUBT, 5, ENDLESS, has_base=False, seed=1)
+    assert plan is not None
+    assert plan.roles == ("head",) * 5
+    assert next_measurement(DOUBT, 10, ENDLESS, has_base=False, seed=1) is None
+
+
+def test_every_block_holds_head_and_base_in_an_order_that_the_seed_repeats() -> None:
+    order = block_order(50, seed=3)
+    blocks = {order[i:i + 2] for i in range(0, 100, 2)}
+    assert blocks == {("head", "base"), ("base", "head")}
+    assert order == block_order(50, seed=3)
+    assert order != block_order(50, seed=4)
+
+
+def test_the_budget_cuts_a_batch_and_then_ends_it() -> None:
+    plan = next_measurement(DOUBT, 0, Budget(33.0, 4.0), has_base=True, seed=1)
+    assert plan is not None
+    assert len(plan.roles) == 8
+    assert "1 case in doubt: 4 pairs of base and head, interleaved, about 32.0 s" in plan.reason
+    assert next_measurement(DOUBT, 0, Budget(17.0, 4.0), has_base=True, seed=1) is None
+    last = next_measurement(DOUBT, 5, Budget(9.0, 4.0), has_base=True, seed=1)
+    assert last is not None
+    assert len(last.roles) == 2
+
+
+def test_an_exhausted_budget_says_what_would_decide() -> None:
+    text = unaffordable(DOUBT, Budget(5.0, 4.0), has_base=True)
+    assert text == (f"the time budget ended before {CASE.id} could be decided; about 12 launches a side (96.0 s) would "
+                    "decide")
+    assert unaffordable(DOUBT, ENDLESS, has_base=True) is None
+    assert unaffordable(CLEAR, Budget(0.0, 4.0), has_base=True) is None
