@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,10 @@ class ExportDb:
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[object, ...]]:
         """The rows of a query, one by one."""
         yield from self._connection.execute(sql, parameters)
+
+    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        return self._connection.execute(sql, parameters).fetchall()
 
     def count(self, family: str) -> int:
         """Rows of a logical table, 0 where it was not traced."""

@@ -1,91 +1,37 @@
 """NCCL's own NVTX ranges: what each call says (operation, communicator, bytes), and which kernel it launched.
 
-NCCL registers ranges since 2.8.3, their message size since 2.16, the communicator's hash since 2.25.1. The payload's
-32-byte header is domain, schema id, size and offset of the fields, each a little-endian u64; fields lie where
-NVTX_PAYLOAD_SCHEMA_ENTRIES says (a NULL offset means 0). nsys exports them only with --include-blobs or --include-json.
+NCCL registers ranges since 2.8.3, their message size since 2.16, the communicator's hash since 2.25.1.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regress.trace.names import operation
+from regress.trace.payload import Payloads
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 
 NCCL_RANGE = re.compile(r"nccl[A-Z]\w*$")
-_CALLS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Bcast", "Reduce", "Send", "Recv", "AllToAll",
-          "AlltoAll", "Gather", "Scatter")
-_HEADER_BYTES = 32
-_COMMUNICATOR, _SIZE, _RANKS, _RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
+_CALLS = frozenset(("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Bcast", "Reduce", "Send", "Recv",
+                    "AllToAll", "AlltoAll", "Gather", "Scatter"))
+_GROUP_START, _GROUP_END, _NO_CALL = -1, -2, -3
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """What one range's payload says; None for what it does not hold."""
-
-    communicator: int | None = None
-    size_bytes: int | None = None
-    ranks: int | None = None
-    rank: int | None = None
-
-
-Offsets = Mapping[int, Mapping[str, int]]
-"""Schema id to field name to the field's offset in bytes."""
-
-
-def decode_payload(blob: object, text: object, offsets: Offsets) -> Payload:
-    """A range's payload from its blob, else from its JSON text; an empty Payload where neither was exported.
-
-    JSON is decoded here and not by SQLite, whose json_extract turns a 64-bit hash into a float.
-    """
-    if isinstance(blob, bytes) and len(blob) > _HEADER_BYTES:
-        schema, = struct.unpack_from("<Q", blob, 8)
-        begin, = struct.unpack_from("<Q", blob, 24)
-        fields = offsets.get(schema, {})
-
-        def read(name: str, code: str) -> int | None:
-            at = begin + fields[name] if name in fields else len(blob)
-            return int(struct.unpack_from(code, blob, at)[0]) if at + struct.calcsize(code) <= len(blob) else None
-
-        return Payload(read(_COMMUNICATOR, "<Q"), read(_SIZE, "<Q"), read(_RANKS, "<i"), read(_RANK, "<i"))
-    if isinstance(text, str) and text.startswith("{"):
-        found = json.loads(text)
-        values = [found.get(name) for name in (_COMMUNICATOR, _SIZE, _RANKS, _RANK)]
-        return Payload(*(int(v) if isinstance(v, (int, str)) and str(v).isdigit() else None for v in values))
-    return Payload()
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NcclRanges:
-    """NCCL ranges as they are collected: parallel lists, one entry a range."""
+    """One row an NCCL range. thread: any number unique to its process and thread. codes: from `range_code`."""
 
-    thread: list[int]
-    start: list[int]
-    end: list[int]
-    name: list[str]
-    payload: list[Payload]
-
-    @classmethod
-    def empty(cls) -> NcclRanges:
-        """No ranges yet."""
-        return cls([], [], [], [], [])
-
-    def add(self, thread: int, start: int, end: int, name: str, payload: Payload) -> None:
-        """Append one range; thread is any number unique to its process and thread."""
-        self.thread.append(thread)
-        self.start.append(start)
-        self.end.append(end)
-        self.name.append(name)
-        self.payload.append(payload)
+    thread: Int64
+    start: Int64
+    end: Int64
+    codes: Int32
+    payload: Payloads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,37 +47,46 @@ class Linked:
     operation: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
-    """A range that can hold a launch, with the operations a launch inside it runs."""
+def range_code(name: str) -> int:
+    """What a range is to a launch: an operation (index into `names.OPERATIONS`), or one of three negative codes."""
+    if name == "ncclGroupStart":
+        return _GROUP_START
+    if name == "ncclGroupEnd":
+        return _GROUP_END
+    return operation(name) if name[4:] in _CALLS else _NO_CALL
 
-    operations: tuple[int, ...]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Targets:
+    """Ranges of one thread that can hold a launch, by start; all arrays are rows of the ranges.
+
+    low, high: the operations of target i are `members[low[i]:high[i]]`; a call outside groups is its own only member.
+    """
+
+    row: Int64
+    low: Int64
+    high: Int64
+    members: Int64
 
 
-def _targets(ranges: NcclRanges, order: Int64) -> tuple[list[int], list[_Target]]:
-    """Ranges of one thread, by start, that can hold a launch: calls outside groups, and the end of each group."""
-    rows: list[int] = []
-    targets: list[_Target] = []
-    depth = 0
-    group: list[int] = []
-    for row in order.tolist():
-        name = ranges.name[row]
-        if name == "ncclGroupStart":
-            group = [] if depth == 0 else group
-            depth += 1
-        elif name == "ncclGroupEnd":
-            depth = max(depth - 1, 0)
-            if depth == 0:
-                rows.append(row)
-                targets.append(_Target(tuple(group)))
-                group = []
-        elif name[4:] in _CALLS:
-            if depth:
-                group.append(row)
-            else:
-                rows.append(row)
-                targets.append(_Target((row,)))
-    return rows, targets
+def _targets(code: Int32, order: Int64) -> _Targets:
+    """Calls outside groups, and the end of each outermost group with the calls inside the group."""
+    codes = code[order]
+    level = np.cumsum((codes == _GROUP_START).astype(np.int64) - (codes == _GROUP_END))
+    # An end without its start (the capture began inside a group) must not count against what follows.
+    depth = level - np.minimum(np.minimum.accumulate(level), 0)
+    group = np.cumsum((codes == _GROUP_START) & (depth == 1))
+    single, inside = (codes >= 0) & (depth == 0), (codes >= 0) & (depth > 0)
+    closing = (codes == _GROUP_END) & (depth == 0)
+    at = np.flatnonzero(single | closing)
+    grouped = np.flatnonzero(inside)
+    low = np.searchsorted(group[grouped], group[at], side="left")
+    high = np.searchsorted(group[grouped], group[at], side="right")
+    # Singles follow the grouped calls in `members`, one each.
+    own = single[at]
+    low[own] = high[own] = len(grouped) + np.arange(np.count_nonzero(own))
+    high[own] += 1
+    return _Targets(order[at], low, high, order[np.concatenate((grouped, at[own]))])
 
 
 def link(ranges: NcclRanges, launch_thread: Int64, launch_start: Int64) -> Linked:
@@ -143,41 +98,43 @@ def link(ranges: NcclRanges, launch_thread: Int64, launch_start: Int64) -> Linke
     count = len(launch_start)
     out = Linked(np.zeros(count, np.uint64), np.full(count, -1, np.int64), np.ones(count, np.int32),
                  np.zeros(count, np.int32))
-    threads, starts = np.array(ranges.thread, np.int64), np.array(ranges.start, np.int64)
-    ends = np.array(ranges.end, np.int64)
-    for thread in np.unique(threads).tolist():
-        mine = np.flatnonzero(threads == thread)
-        mine = mine[np.argsort(starts[mine], kind="stable")]
-        rows, targets = _targets(ranges, mine)
+    for thread in np.unique(ranges.thread).tolist():
+        mine = np.flatnonzero(ranges.thread == thread)
+        targets = _targets(ranges.codes, mine[np.argsort(ranges.start[mine], kind="stable")])
         kernels = np.flatnonzero(launch_thread == thread)
-        if not rows or len(kernels) == 0:
+        if len(targets.row) == 0 or len(kernels) == 0:
             continue
         kernels = kernels[np.argsort(launch_start[kernels], kind="stable")]
-        at = np.searchsorted(starts[rows], launch_start[kernels], side="right") - 1
-        inside = (at >= 0) & (launch_start[kernels] <= ends[np.array(rows)[np.maximum(at, 0)]])
-        _fill(ranges, out, kernels[inside], at[inside], targets)
+        at = np.searchsorted(ranges.start[targets.row], launch_start[kernels], side="right") - 1
+        held = (at >= 0) & (launch_start[kernels] <= ranges.end[targets.row[np.maximum(at, 0)]])
+        _fill(ranges, out, targets, kernels[held], at[held])
     return out
 
 
-def _fill(ranges: NcclRanges, out: Linked, kernels: Int64, at: Int64, targets: list[_Target]) -> None:
-    """Write the payloads of the targets onto their kernels; both in order of launching."""
-    shared = np.bincount(at, minlength=len(targets))
+def _fill(ranges: NcclRanges, out: Linked, targets: _Targets, kernels: Int64, at: Int64) -> None:
+    """Write what the targets say onto their kernels; both in order of launching."""
+    payload, code = ranges.payload, ranges.codes
+    shared = np.bincount(at, minlength=len(targets.row))[at]
+    members = (targets.high - targets.low)[at]
+    plain = (shared == 1) & (members == 1)
+    rows = targets.members[targets.low[at[plain]]]
+    out.communicator[kernels[plain]] = payload.communicator[rows]
+    out.size_bytes[kernels[plain]] = payload.size_bytes[rows]
+    out.operation[kernels[plain]] = code[rows]
     nth: dict[int, int] = {}
-    for kernel, index in zip(kernels.tolist(), at.tolist(), strict=True):
-        operations = targets[index].operations
-        if not operations:
-            continue
-        split = shared[index] > 1
-        exact = not split or shared[index] == len(operations)
-        if split and exact:
+    for kernel, index in zip(kernels[~plain].tolist(), at[~plain].tolist(), strict=True):
+        rows = targets.members[targets.low[index]:targets.high[index]]
+        share = int(np.count_nonzero(at == index)) if index not in nth else 0
+        if share == len(rows) or index in nth:
             nth[index] = nth.get(index, -1) + 1
-            operations = (operations[nth[index]],)
-        payloads = [ranges.payload[row] for row in operations]
-        communicators = {p.communicator for p in payloads}
-        sizes = [p.size_bytes for p in payloads if p.size_bytes is not None]
+            rows = rows[nth[index]:nth[index] + 1]
+        if len(rows) == 0:
+            continue
+        exact = index in nth or share <= 1
+        communicators = np.unique(payload.communicator[rows])
         if len(communicators) == 1:
-            out.communicator[kernel] = communicators.pop() or 0
-        if exact and len(sizes) == len(payloads):
-            out.size_bytes[kernel] = sum(sizes)
-        out.grouped[kernel] = len(operations)
-        out.operation[kernel] = operation(ranges.name[operations[0]]) if len(operations) == 1 else 0
+            out.communicator[kernel] = communicators[0]
+        if exact and (payload.size_bytes[rows] >= 0).all():
+            out.size_bytes[kernel] = payload.size_bytes[rows].sum()
+        out.grouped[kernel] = len(rows)
+        out.operation[kernel] = code[rows[0]] if len(rows) == 1 else 0

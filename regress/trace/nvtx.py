@@ -7,6 +7,7 @@ Domain ids are per process and may lack their creation row, so NCCL's ranges are
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,14 @@ from regress.trace.codes import Codes
 from regress.trace.export_db import ExportDb
 from regress.trace.host_ranges import HOST_COMM_RANGE, RANK_MARK, is_step, kept_by
 from regress.trace.names import operation
-from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, Offsets, Payload, decode_payload
+from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, range_code
+from regress.trace.payload import Offsets, decode_payloads
 from regress.trace.timeline import HostComm, ReadOptions, Steps
 
 Int64 = NDArray[np.int64]
 _RANGES = (59, 60)
+_Row = tuple[Any, ...]
+"""start, end, eventType, globalTid, text, textId, binaryData, jsonText, jsonTextId, as SQLite gives them."""
 _THREAD_BITS = 0xFFFFFF
 
 
@@ -64,35 +68,55 @@ def _query(db: ExportDb, table: str, registered: list[int], options: ReadOptions
 
 def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, texts: list[str]) -> NvtxFound:
     """Steps, NCCL ranges and identities; empty where NVTX was not traced."""
-    by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if _wanted(t, options) or t.startswith("{")}
-    registered = [i for i, t in by_id.items() if not t.startswith("{")]
-    offsets, nccl = _offsets(db), NcclRanges.empty()
+    by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if _wanted(t, options)}
+    json_by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if t.startswith("{")}
+    rows: list[_Row] = []
+    for table in db.tables("NVTX_EVENTS"):
+        rows += db.fetch(*_query(db, table, list(by_id), options))
     found: dict[str, list[tuple[int, int, int]]] = {}
     marks: dict[int, tuple[int, int]] = {}
-    inits: dict[int, tuple[int, int]] = {}
+    nccl: list[tuple[_Row, str]] = []
     clipped = 0
-    for table in db.tables("NVTX_EVENTS"):
-        for start, end, kind, thread, inline, text_id, blob, json_text, json_id in db.rows(
-                *_query(db, table, registered, options)):
-            if not isinstance(start, int) or not isinstance(thread, int):
-                continue
-            text = inline if isinstance(inline, str) else by_id.get(text_id, "") if isinstance(text_id, int) else ""
-            process = thread & ~_THREAD_BITS
-            mark = RANK_MARK.fullmatch(text)
-            if mark:
-                marks[process] = int(mark.group(1)), int(mark.group(2))
-            elif kind in _RANGES and not isinstance(end, int):
-                clipped += 1
-            elif kind in _RANGES and isinstance(end, int) and text.startswith("nccl"):
-                payload = decode_payload(blob, json_text or (by_id.get(json_id) if isinstance(json_id, int) else None),
-                                         offsets)
-                nccl.add(thread, start, end, text, payload)
-                _note_rank(inits, process, payload)
-            elif kind in _RANGES and isinstance(end, int):
-                found.setdefault(text, []).append((start, end, process))
-    named = {text: _steps(rows, processes) for text, rows in found.items() if kept_by(text, options)}
-    steps = [row for text, rows in found.items() if is_step(text, options) for row in rows]
-    return NvtxFound(_steps(steps, processes), _host_comm(found, processes), nccl, marks, inits, named, clipped)
+    for row in rows:
+        start, end, kind, thread, inline, text_id = row[:6]
+        text = inline if inline is not None else by_id.get(text_id, "")
+        if text.startswith("nccl") and end is not None and kind in _RANGES:
+            nccl.append((row, text))
+            continue
+        mark = RANK_MARK.fullmatch(text)
+        if mark:
+            marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
+        elif kind in _RANGES and end is None:
+            clipped += 1
+        elif kind in _RANGES:
+            found.setdefault(text, []).append((start, end, thread & ~_THREAD_BITS))
+    ranges = _nccl_ranges(nccl, json_by_id, _offsets(db))
+    named = {text: _steps(spans, processes) for text, spans in found.items() if kept_by(text, options)}
+    steps = [span for text, spans in found.items() if is_step(text, options) for span in spans]
+    return NvtxFound(_steps(steps, processes), _host_comm(found, processes), ranges, marks, _ranks_named(ranges), named,
+                     clipped)
+
+
+def _nccl_ranges(found: list[tuple[_Row, str]], json_by_id: dict[int, str], offsets: Offsets) -> NcclRanges:
+    """NCCL's ranges as columns, with their payloads decoded."""
+    code = {text: range_code(text) for text in {text for _, text in found}}
+    payload = decode_payloads([row[6] for row, _ in found], [
+        row[7] or json_by_id.get(row[8]) if row[8] is not None or row[7] else None for row, _ in found], offsets)
+    return NcclRanges(thread=np.array([row[3] for row, _ in found], np.int64),
+                      start=np.array([row[0] for row, _ in found], np.int64),
+                      end=np.array([row[1] for row, _ in found], np.int64),
+                      codes=np.array([code[text] for _, text in found], np.int32), payload=payload)
+
+
+def _ranks_named(ranges: NcclRanges) -> dict[int, tuple[int, int]]:
+    """Process key to (rank, world size): the largest communicator a process creates is taken for the world."""
+    found: dict[int, tuple[int, int]] = {}
+    for row in np.flatnonzero(ranges.payload.ranks > 0).tolist():
+        process = int(ranges.thread[row]) & ~_THREAD_BITS
+        rank, ranks = int(ranges.payload.rank[row]), int(ranges.payload.ranks[row])
+        if rank >= 0 and ranks > found.get(process, (0, 0))[1]:
+            found[process] = rank, ranks
+    return found
 
 
 def _steps(rows: list[tuple[int, int, int]], processes: Codes) -> Steps:
@@ -108,9 +132,3 @@ def _host_comm(found: dict[str, list[tuple[int, int, int]]], processes: Codes) -
     columns = np.array(rows, np.int64).reshape(-1, 5)
     return HostComm(columns[:, 0].copy(), columns[:, 1].copy(), processes.encode(columns[:, 2]),
                     columns[:, 3].astype(np.int32), columns[:, 4].copy())
-
-
-def _note_rank(inits: dict[int, tuple[int, int]], process: int, payload: Payload) -> None:
-    """The largest communicator a process creates is taken for the world: its rank there is the process's rank."""
-    if payload.rank is not None and payload.ranks is not None and payload.ranks > inits.get(process, (0, 0))[1]:
-        inits[process] = payload.rank, payload.ranks

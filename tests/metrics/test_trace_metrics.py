@@ -33,7 +33,8 @@ def _value(analysis: Analysis, name: str) -> Reading:
 def test_the_designs_trace_metrics_are_there() -> None:
     assert {"transfer_seconds", "skew_seconds", "span_seconds", "exposed_comm_ratio", "overlap_ratio",
             "gpu_compute_ratio", "gpu_busy_ratio", "sm_active_ratio", "launch_gap_ratio",
-            "collectives_per_step", "message_bytes_mean", "host_sync_ratio", "pageable_copy_bytes_per_step", "device_allocs_per_step"} <= set(FROM_TRACE)
+            "collectives_per_step", "message_bytes_mean", "host_sync_ratio", "pageable_copy_bytes_per_step",
+            "device_allocs_per_step"} <= set(FROM_TRACE)
     assert all(metric.summary and metric.source for metric in FROM_TRACE.values())
 
 
