@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 _LONGEST_TEXT = 1000
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 _STRUCTURE = re.compile(r"[!\"#$&'*<>@\[\\\]^_`{|}~]")
-_LINKED = re.compile(r"(&#(?:64|35);|:(?=//)|(?<=www)\.)", re.IGNORECASE)
+_LINKED = re.compile(r"(&#(?:64|35);|:(?=//)|www(?=\.))", re.IGNORECASE)
 
 
 def one_line(text: object) -> str:
