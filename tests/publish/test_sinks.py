@@ -81,7 +81,7 @@ def test_hostile_names_survive_every_text_form(repository: str, driver: str) -> 
     strange = replace(base, environment=replace(base.environment, reported={"driver_version": driver}))
     found = points(strange, repository, [])
     text = exposition(found).decode()
-    read = older_text(text)  # type: ignore[no-untyped-call]
+    read = older_text(text)
     parsed = [sample for family in read for sample in family.samples]
     assert sorted((s.name, tuple(sorted(s.labels.items())), s.value) for s in parsed) \
         == sorted((p.name, p.labels, p.value) for p in found)

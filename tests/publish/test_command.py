@@ -1,0 +1,101 @@
+"""`regress publish` and the gate's own publishing, end to end against a real server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from regress.cli import main
+from regress.history.store import open_history
+from regress.publishing import repository_name, spool_of
+from regress.record import Run
+from tests import servers
+from tests.publish.factory import result
+from tests.servers import MetricsServer
+
+
+def thresholds(folder: Path, base: str) -> None:
+    (folder / "thresholds.yaml").write_text(
+        "schema: 1\npublish:\n- sink: remote_write\n"
+        f"  url: {base}/api/v1/write\n  query_url: {base}\n  http: {{timeout: 5s}}\n")
+
+
+def store(folder: Path, *ages: timedelta) -> list[Run]:
+    runs = [result(age).run for age in ages]
+    with open_history(str(folder / ".comm-regress")) as history:
+        for one in runs:
+            history.add(one)
+    return runs
+
+
+def test_stored_runs_are_sent_and_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                            capsys: pytest.CaptureFixture[str], prometheus: MetricsServer) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_REPOSITORY", f"org/{tmp_path.name}")
+    thresholds(tmp_path, prometheus.base)
+    runs = store(tmp_path, timedelta(hours=2), timedelta(hours=1))
+    assert main(["publish", "--since", runs[0].started_at, "--verify"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("bytes pushed (204)") == 2
+    assert "comm_regress_run_verdict_code reads 4 at" in shown
+    assert main(["publish", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["deliveries"][0]["kept"] == 0
+
+
+def test_a_server_that_is_down_keeps_the_payload_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    thresholds(tmp_path, f"http://127.0.0.1:{servers.free_port()}")
+    [one] = store(tmp_path, timedelta(hours=1))
+    assert main(["publish", one.run_id]) == 10
+    assert "kept in" in capsys.readouterr().out
+    assert main(["publish"]) == 10
+    assert "1 payloads wait" in capsys.readouterr().out
+    assert main(["publish", "--verify"]) == 10
+    assert "no answer" in capsys.readouterr().out
+    with servers.prometheus() as server:
+        thresholds(tmp_path, server.base)
+        assert main(["publish", "--now"]) == 10
+        assert "no longer configured" in capsys.readouterr().out
+
+
+def test_what_cannot_mean_anything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["publish"]) == 4
+    assert "no sink is configured" in capsys.readouterr().err
+    thresholds(tmp_path, "http://127.0.0.1:9")
+    assert main(["publish", "--verify"]) == 4
+    assert "no run to read back" in capsys.readouterr().err
+    assert main(["publish", "nosuchrun"]) == 4
+
+
+def test_the_repository_is_named_by_ci_or_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    monkeypatch.delenv("CI_PROJECT_PATH", raising=False)
+    assert repository_name(tmp_path) == tmp_path.name
+    monkeypatch.setenv("GITHUB_REPOSITORY", "a/b")
+    assert repository_name(tmp_path) == "a/b"
+
+
+def test_the_spool_lies_beside_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spool_of(str(tmp_path)).folder == tmp_path / "spool"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert spool_of("postgresql://host/db").folder == tmp_path / "comm-regress" / "spool"
+
+
+def test_every_attempt_of_a_run_since_a_time_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str],
+                                                     prometheus: MetricsServer) -> None:
+    monkeypatch.chdir(tmp_path)
+    thresholds(tmp_path, prometheus.base)
+    [one] = store(tmp_path, timedelta(hours=1))
+    with open_history(str(tmp_path / ".comm-regress")) as history:
+        history.add(replace(one, attempt=2))
+    assert main(["publish", one.run_id, "--since", one.started_at]) == 0
+    # The named run is its last attempt, and is among those since that time: sent once.
+    assert capsys.readouterr().out.count("bytes pushed (204)") == 2
