@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from regress.errors import EnvironmentUnfitError, MeasurementError, UsageError
-from regress.record import LaunchSpec
+from regress.record import LaunchSpec, TimingMode
 
 from .operation import RankContext
 
@@ -99,7 +99,11 @@ def join(spec: LaunchSpec, place: Place) -> tuple[RankContext, float]:
         torch.cuda.synchronize(device)
     init_seconds = time.perf_counter() - began
     control: ProcessGroup = dist.new_group(backend="gloo")
-    return RankContext(place.rank, place.local_rank, place.world_size, device, WORKLOAD_SEED, control), init_seconds
+    aligner = None
+    if device.type == "cuda" and spec.tracer == "none" and any(c.timing is TimingMode.ISOLATED for c in spec.cases):
+        aligner = dist.new_group(backend="nccl")
+    context = RankContext(place.rank, place.local_rank, place.world_size, device, WORKLOAD_SEED, control, aligner)
+    return context, init_seconds
 
 
 def _device(spec: LaunchSpec, place: Place) -> torch.device:

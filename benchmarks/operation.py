@@ -20,6 +20,7 @@ class RankContext:
     device: where its tensors live; this rank's own GPU, or the CPU. seed: the same on every rank and in every launch.
     control: a gloo group over all ranks for barriers and metadata, so that none of it travels through the measured
         communicator, its trace or a wrapper around a measured collective.
+    aligner: an NCCL group of its own that lines the GPUs up before an isolated call; None where nothing needs it.
     """
 
     rank: int
@@ -28,6 +29,7 @@ class RankContext:
     device: torch.device
     seed: int
     control: ProcessGroup
+    aligner: ProcessGroup | None = None
 
     @property
     def on_cuda(self) -> bool:

@@ -16,7 +16,9 @@ from regress.gate_options import GATE_OPTIONS
 if TYPE_CHECKING:
     from regress.gate_items import GateRun
 
-_RUN = pytest.StashKey["GateRun"]()
+    _RUN: pytest.StashKey[GateRun]
+
+_RUN = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,7 +43,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         given = [f"--comm-regress-{name}" for name, settings in GATE_OPTIONS
                  if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
         if given:
-            raise pytest.UsageError(f"{given[0]} without --comm-regress: nothing would be measured; add --comm-regress")
+            raise pytest.UsageError(f"{given[0]} without --comm-regress measures nothing; add --comm-regress")
         return
     workers = config.getoption("numprocesses", None)
     if workers or config.getoption("tx", None):
@@ -52,7 +54,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         return
     from regress.gate_items import open_gate
 
-    config.stash[_RUN] = open_gate(config, {name: config.getoption(f"--comm-regress-{name}") for name, _ in GATE_OPTIONS})
+    chosen = {name: config.getoption(f"--comm-regress-{name}") for name, _ in GATE_OPTIONS}
+    config.stash[_RUN] = open_gate(config, chosen)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

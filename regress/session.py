@@ -1,40 +1,35 @@
 """The only place that wires rooms: plan, measure, trace, judge, store, publish.
 
-`open_gate` reads everything that can be wrong before anything is measured; `Gate.run` does the rest.
+`open_gate` reads everything that can be wrong before anything is measured; `Gate.run` does the rest, in
+`regress.gate_work`.
 """
 
 from __future__ import annotations
 
-import datetime
 import os
-import secrets
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from regress.catalog import Shelves, open_shelves
 from regress.config import Config, load_config
-from regress.errors import EnvironmentUnfitError, HistoryWriteError, UsageError
-from regress.history.store import History, open_history
-from regress.judge.baseline import Baseline, environment_changes, select
-from regress.judge.confirm import Budget, next_measurement, unaffordable
-from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
-from regress.measure.base import BaseCheckout, base_checkout, resolve_base
+from regress.errors import EnvironmentUnfitError, UsageError
+from regress.history.store import open_history
+from regress.measure.base import resolve_base
 from regress.measure.commit import read_commit
 from regress.measure.devices import Devices, open_devices
-from regress.measure.environment import collect, describe_devices, rank_gpus
-from regress.measure.fitness import assess
-from regress.measure.health import HealthMonitor
+from regress.measure.environment import collect, describe_devices
 from regress.measure.lock import hold_lock, host_lock_path
-from regress.measure.mps import own_mps
 from regress.measure.ranks import RankPlan, plan_ranks
-from regress.measure.sharing import GpuSharing, sharing_from_durations
-from regress.measuring import Campaign, LauncherFactory, Observer, Task
-from regress.record import Acceptance, Case, Commit, Diagnosis, Environment, Run
-from regress.result import GateResult, gate_result, result_json
-from regress.tracing import Traced, choose_tracer, trace_cases
+from regress.measure.sharing import GpuSharing
+from regress.measuring import LauncherFactory, Observer
+from regress.record import Case, Commit, Environment, Run
+from regress.result import GateResult
+from regress.tracing import Tracer, choose_tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,8 @@ def open_gate(request: GateRequest) -> Gate:
     wished = config.device(ranks.device).ranks
     if wished is not None:
         ranks = plan_ranks(request.device, wished)
-    return Gate(request, config, shelves, ranks, plan_cases(config, ranks))
+    tracer = choose_tracer(request.trace, ranks.device) if request.measure else Tracer("none")
+    return Gate(request, config, shelves, ranks, plan_cases(config, ranks), tracer)
 
 
 def _check_request(request: GateRequest, config: Config) -> None:
@@ -127,20 +123,19 @@ def _unfit(case: Case, ranks: RankPlan) -> str | None:
     return None
 
 
-def utc_now() -> str:
-    """The time now, UTC, ISO 8601 with milliseconds."""
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-
-
 @dataclass(slots=True)
 class Gate:
-    """One gate from plan to stored run. interrupted: what was kept when the user stopped it."""
+    """One gate from plan to stored run.
+
+    factory: makes launchers; real ones when None. interrupted: what was kept when the user stopped it.
+    """
 
     request: GateRequest
     config: Config
     shelves: Shelves
     ranks: RankPlan
     plan: tuple[PlannedCase, ...]
+    tracer: Tracer
     factory: LauncherFactory | None = None
     interrupted: GateOutcome | None = None
     devices: Devices | None = field(default_factory=open_devices)
@@ -152,7 +147,9 @@ class Gate:
     def environment(self) -> Environment:
         """Facts of this machine and its software, read once."""
         if self._environment is None:
-            self._environment = collect(self.ranks, self.devices, gpu_sharing=self.gpu_sharing)
+            nsys = self.tracer.nsys
+            self._environment = collect(self.ranks, self.devices, gpu_sharing=self.gpu_sharing,
+                                        reported={"nsys_version": nsys.version} if nsys is not None else {})
         return self._environment
 
     def share_gpu(self, sharing: GpuSharing | None) -> None:
@@ -172,25 +169,46 @@ class Gate:
         lines = [describe_devices(self.ranks, self.environment)]
         if self.request.measure:
             with open_history(self.request.history, repository=self.request.root) as history:
-                newest = next(history.runs(1, environment=self.environment.fingerprint, main_only=True), None)
-            lines.append(f"no baseline yet in {history.location}: this run becomes the first" if newest is None else
-                         f"newest baseline run {newest.run_id} of {newest.started_at[:16].replace('T', ' ')} UTC, "
-                         f"commit {(newest.commit.sha or 'unknown')[:10]}, in {history.location}")
+                newest = next(history.runs(1, environment=self.environment.fingerprint), None)
+            lines.append(f"no run of this environment yet in {history.location}" if newest is None else
+                         f"newest run of this environment {newest.run_id}, "
+                         f"{newest.started_at[:16].replace('T', ' ')} UTC, commit "
+                         f"{(newest.commit.sha or 'unknown')[:10]}, in {history.location}")
         return lines
 
     def run(self, cases: Sequence[Case], observer: Observer) -> GateOutcome:
         """Measures the cases, judges, stores, publishes.
 
         Raises RegressError where the whole gate cannot go on (lock not to be had, base not to be checked out).
-        KeyboardInterrupt goes through after the ranks have ended and what was finished has been stored as partial.
+        KeyboardInterrupt, SIGTERM too, goes through after the ranks have ended and what was finished has been stored
+        as partial.
         """
+        from regress.gate_work import GateWork
+
         base = resolve_base(self.request.root, self.request.base) if self.request.base is not None else None
         with ExitStack() as stack:
             stack.enter_context(hold_lock(host_lock_path(), "the devices of this host",
                                           wait_seconds=self.config.gate.lock_wait, on_wait=observer.message))
             history = stack.enter_context(open_history(self.request.history, repository=self.request.root))
-            work = _Work(self, history, observer, tuple(cases), base)
-            return work.run(stack)
+            stack.enter_context(_terminated_as_interrupted())
+            return GateWork(self, history, observer, tuple(cases), base).run(stack)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends the gate as Ctrl-C does, so that a runner that cancels a job loses nothing that was measured."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt("SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case]
@@ -202,199 +220,3 @@ def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case]
             if metric.gated or config.names(case, name):
                 found[case.id, name] = config.policy(case, name)
     return found
-
-
-@dataclass(slots=True)
-class _Work:
-    """The moving parts of one run."""
-
-    gate: Gate
-    history: History
-    observer: Observer
-    cases: tuple[Case, ...]
-    base_sha: str | None
-    run_id: str = field(default_factory=lambda: secrets.token_hex(6))
-    started_at: str = field(default_factory=utc_now)
-    began: float = field(default_factory=time.monotonic)
-    warnings: list[str] = field(default_factory=list)
-    diagnoses: tuple[Diagnosis, ...] = ()
-    artifacts: dict[str, str] = field(default_factory=dict)
-
-    def run(self, stack: ExitStack) -> GateOutcome:
-        gate, config = self.gate, self.gate.config
-        campaign = self.campaign(stack)
-        gpus = rank_gpus(gate.ranks, gate.devices, os.environ) if gate.devices is not None else ()
-        health = stack.enter_context(HealthMonitor(gate.devices, gpus))
-        launches = gate.request.launches or config.device(gate.ranks.device).launches
-        baseline = self.baseline()
-        try:
-            for _ in campaign.run(campaign.screening(self.cases, launches, int(self.run_id[:8], 16))):
-                pass
-            self.trace(campaign, self.cases)
-            if gate.ranks.shared_gpu:
-                gate.share_gpu(self.sharing(campaign))
-                baseline = self.baseline()
-            judgement = self.confirm(campaign, baseline, health, stack)
-        except KeyboardInterrupt:
-            notes = self.health_notes(health)
-            policies = gated_policies(gate.config, gate.shelves, self.cases)
-            judgement = judge(campaign.launches, baseline, policies, health=notes)
-            gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
-            raise
-        return self.finish(campaign, judgement, baseline, health, partial=False)
-
-    def campaign(self, stack: ExitStack) -> Campaign:
-        """Where launches are made; with the multi-process service where ranks share the one GPU."""
-        gate = self.gate
-        environment: Mapping[str, str] = {}
-        if gate.ranks.shared_gpu and gate.factory is None:
-            service = stack.enter_context(own_mps())
-            environment = service.environment
-            gate.share_gpu(GpuSharing.MPS if service.running else None)
-            if service.reason is not None:
-                self.warn(service.reason)
-        made = Campaign(gate.config, gate.ranks, gate.request.root,
-                        {name: gate.shelves.metrics_of(name) for name in gate.shelves.workloads}, self.observer,
-                        dict(environment))
-        if gate.factory is not None:
-            made.factory = gate.factory
-        return stack.enter_context(made)
-
-    def sharing(self, campaign: Campaign) -> GpuSharing | None:
-        """How the GPU was really shared, from the durations of the collectives."""
-        seconds: dict[int, list[float]] = {}
-        for launch in campaign.launches:
-            for outcome in launch.outcomes:
-                size, mean = outcome.case.message_size_bytes, outcome.get(f"{outcome.case.workload}_seconds")
-                if launch.role == "head" and size is not None and mean is not None:
-                    seconds.setdefault(size, []).extend(mean.samples)
-        return sharing_from_durations(seconds)
-
-    def baseline(self) -> Baseline:
-        """The window and anchor for this commit and environment."""
-        earlier = list(self.history.runs(200))[::-1]
-        return select(self.gate.commit, self.gate.environment, self.started_at, earlier,
-                      limit=self.gate.config.gate.window)
-
-    def health_notes(self, health: HealthMonitor) -> list[HealthNote]:
-        """What speaks against the machine; warnings are kept apart."""
-        notes = []
-        for level, text in assess(health.snapshot()):
-            if level == "warn":
-                self.warn(text)
-            else:
-                notes.append(HealthNote(Downgrade(level), text))
-        if self.gate.gpu_sharing == GpuSharing.TIME_SLICED.value:
-            notes.append(HealthNote(Downgrade.INVALID, "the GPU time-slices between the ranks, so durations are "
-                                    "multiples of a slice; start the CUDA multi-process service or use a GPU a rank"))
-        return notes
-
-    def warn(self, text: str) -> None:
-        """Keeps a warning once."""
-        if text not in self.warnings:
-            self.warnings.append(text)
-
-    def trace(self, campaign: Campaign, cases: Sequence[Case]) -> None:
-        """One traced launch of every training step, off the clock of the gated numbers."""
-        tracer = choose_tracer(self.gate.request.trace, self.gate.ranks.device)
-        for text in tracer.warnings:
-            self.warn(text)
-        traced = trace_cases(tracer, campaign, cases, keep=self.keep_folder())
-        self._keep(traced)
-
-    def _keep(self, traced: Traced) -> None:
-        self.diagnoses += traced.diagnoses
-        self.artifacts.update(traced.artifacts)
-        for text in traced.warnings:
-            self.warn(text)
-
-    def keep_folder(self) -> Path | None:
-        """Where traces are kept beside the history; None where the history is no folder."""
-        location = self.gate.request.history
-        return None if "://" in location else Path(location) / "traces" / self.run_id
-
-    def confirm(self, campaign: Campaign, baseline: Baseline, health: HealthMonitor, stack: ExitStack) -> Judgement:
-        """Judges, and measures what is in doubt again until it is decided or the budget ends."""
-        gate = self.gate
-        policies = gated_policies(gate.config, gate.shelves, self.cases)
-        seed = int(self.run_id[:8], 16)
-        budget_seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
-        base: BaseCheckout | None = None
-        fresh = 0
-        while True:
-            judgement = judge(campaign.launches, baseline, policies, planned=self.cases,
-                              health=self.health_notes(health))
-            doubtful = len(judgement.suspects)
-            budget = Budget(budget_seconds - (time.monotonic() - self.began), campaign.estimate.left(doubtful, 1))
-            has_base = self.base_sha is not None
-            plan = next_measurement(judgement, fresh, budget, has_base=has_base, seed=seed) \
-                if gate.config.gate.confirm else None
-            if plan is None:
-                short = unaffordable(judgement, budget, has_base=has_base)
-                if short is not None:
-                    self.warn(short)
-                return judgement
-            self.observer.message(plan.reason)
-            if self.base_sha is not None and base is None:
-                base = stack.enter_context(base_checkout(gate.request.root, self.base_sha))
-            tasks = [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
-                          seed + fresh + number, base if role == "base" else None)
-                     for number, role in enumerate(plan.roles)
-                     for size in sorted({case.world_size for case in plan.cases})]
-            for _ in campaign.run(tasks):
-                pass
-            fresh += plan.roles.count("head")
-            if plan.traced:
-                self.trace(campaign, plan.cases)
-
-    def finish(self, campaign: Campaign, judgement: Judgement, baseline: Baseline, health: HealthMonitor,
-               partial: bool) -> GateOutcome:
-        """The run as a record, stored, written and published."""
-        gate = self.gate
-        run = Run(
-            self.run_id, self.started_at, utc_now(), gate.commit, gate.environment, tuple(campaign.launches),
-            judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),
-            partial, _version(), health.snapshot(), (*judgement.warnings, *self.warnings), dict(self.artifacts),
-            self._acceptance(partial))
-        status = judgement.exit_status
-        if campaign.launches:
-            status = self._store(run, status)
-        newest = baseline.runs[-1] if baseline.runs else None
-        changes = environment_changes(gate.environment, newest.environment) if newest is not None else ()
-        run = replace(run, artifacts=dict(self.artifacts), warnings=(*judgement.warnings, *self.warnings))
-        outcome = GateOutcome(run, gate_result(run, status), status, changes)
-        if gate.request.json is not None:
-            gate.request.json.write_bytes(result_json(outcome.result))
-        return outcome
-
-    def _attempt(self, baseline: Baseline) -> int:
-        sha = self.gate.commit.sha
-        return 1 + (sum(run.commit.sha == sha for run in baseline.recent) if sha is not None else 0)
-
-    def _acceptance(self, partial: bool) -> Acceptance | None:
-        reason = self.gate.request.accept
-        if reason is None or partial:
-            return None
-        who = os.environ.get("GITHUB_ACTOR") or os.environ.get("USER") or "unknown"
-        return Acceptance(reason, who, utc_now(), tuple(sorted(case.id for case in self.cases)))
-
-    def _store(self, run: Run, status: int) -> int:
-        """Stores the run; a full disk costs the memory and not the verdict."""
-        if self.gate.request.json is not None:
-            self.artifacts["json"] = str(self.gate.request.json)
-        try:
-            self.artifacts["run"] = self.history.add(run)
-            self.history.prune(self.gate.config.gate.keep_samples)
-        except HistoryWriteError as error:
-            self.warn(error.text)
-            return status or error.exit_status
-        return status
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("comm-regress")
-    except PackageNotFoundError:
-        return ""

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from regress.catalog import Shelves
+from regress.config import Config, load_config
 from regress.history.store import DEFAULT_FOLDER, History, open_history
 
 
@@ -27,6 +29,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def history_of(arguments: argparse.Namespace) -> History:
     """The history that the arguments name, beside the repository of the working folder."""
     return open_history(arguments.history, repository=Path.cwd())
+
+
+def config_of(arguments: argparse.Namespace, shelves: Shelves) -> Config:
+    """The thresholds that `--config` names, else thresholds.yaml of the working folder, else the packaged one."""
+    here = Path("thresholds.yaml")
+    chosen = Path(arguments.config) if arguments.config else here if here.is_file() else None
+    return load_config(chosen, shelves.catalog())
 
 
 def print_json(value: Any) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from regress.catalog import open_shelves
-from regress.commands import add_history, add_json, history_of
-from regress.config import load_config
+from regress.commands import add_history, add_json, config_of, history_of
 from regress.errors import HistoryError
 from regress.judge.baseline import environment_changes
 from regress.judge.verdict import compare
@@ -31,9 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the comparison; exit status 1 on a regression."""
-    chosen = Path(arguments.config or "thresholds.yaml")
     shelves = open_shelves()
-    config = load_config(chosen if arguments.config or chosen.is_file() else None, shelves.catalog())
+    config = config_of(arguments, shelves)
     with history_of(arguments) as history:
         before, now = history.get(arguments.before), history.get(arguments.now)
     different = sorted(fact for fact in {*before.environment.must_match, *now.environment.must_match}

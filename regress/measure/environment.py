@@ -63,7 +63,7 @@ def _software_facts() -> dict[str, Scalar]:
 def _host_facts(variables: Mapping[str, str]) -> dict[str, Scalar]:
     return {"host": host.host_name(), "kernel": host.kernel(), "cpu_model": host.cpu_model(),
             "cpu_cores_allowed": host.allowed_cores(), "cpu_limit_cores": host.cpu_limit_cores(),
-            "memory_limit_bytes": host.memory_limit_bytes(), "load_average": host.load_average(),
+            "memory_limit_bytes": host.memory_limit_bytes(),
             "image": host.image(variables)}
 
 

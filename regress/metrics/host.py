@@ -54,14 +54,14 @@ def _allocations(analysis: Analysis) -> Reading | None:
 LAUNCH_GAPS = Metric("launch_gap_ratio", Unit.RATIO, Better.LOWER,
                      "share of the step window in which no kernel runs as the next one's launch call had not begun",
                      "gap after the running maximum of kernel ends; late where the launch call began after it",
-                     from_trace=_launch_gaps)
+                     collective=False, from_trace=_launch_gaps)
 HOST_SYNC = Metric("host_sync_ratio", Unit.RATIO, Better.LOWER,
                    "share of the host's step ranges spent in calls that block until the device is done", _RUNTIME,
-                   from_trace=_host_sync)
+                   collective=False, from_trace=_host_sync)
 PAGEABLE = Metric("pageable_copy_bytes_per_step", Unit.BYTES, Better.LOWER,
                   "bytes a step copies between the device and host memory that is not pinned",
                   "copy records; such copies are staged and block (CUDA C++ best practices guide, pinned memory)",
-                  from_trace=_pageable)
+                  collective=False, from_trace=_pageable)
 ALLOCATIONS = Metric("device_allocs_per_step", Unit.COUNT, Better.LOWER,
                      "calls a step makes to allocate device memory; each may synchronise the device", _RUNTIME,
-                     from_trace=_allocations)
+                     collective=False, from_trace=_allocations)

@@ -28,6 +28,7 @@ def _overlap(analysis: Analysis) -> Reading | None:
 
 EXPOSED = Metric("exposed_comm_ratio", Unit.RATIO, Better.LOWER,
                  "share of the step window in which communication kernels run and no compute kernel does", _SOURCE,
-                 from_trace=_exposed, gated=True)
+                 collective=False, from_trace=_exposed, gated=True)
 OVERLAP = Metric("overlap_ratio", Unit.RATIO, Better.HIGHER,
-                 "share of communication time during which a compute kernel runs too", _SOURCE, from_trace=_overlap)
+                 "share of communication time during which a compute kernel runs too", _SOURCE,
+                 collective=False, from_trace=_overlap)

@@ -54,13 +54,16 @@ def _nvlink(direction: str) -> Callable[[Analysis], Reading | None]:
 
 COMPUTE = Metric("gpu_compute_ratio", Unit.RATIO, Better.HIGHER,
                  "share of the step window in which a kernel that is not communication runs", _KERNELS,
-                 from_trace=_compute, gated=True)
+                 collective=False, from_trace=_compute, gated=True)
 BUSY = Metric("gpu_busy_ratio", Unit.RATIO, Better.HIGHER,
               "share of the step window in which any kernel runs, waiting for other ranks included", _KERNELS,
-              from_trace=_busy)
+              collective=False, from_trace=_busy)
 SM_ACTIVE = Metric("sm_active_ratio", Unit.RATIO, Better.HIGHER,
-                   "mean share of streaming multiprocessors with a resident warp", _SAMPLED, from_trace=_sm_active)
+                   "mean share of streaming multiprocessors with a resident warp", _SAMPLED,
+                   collective=False, from_trace=_sm_active)
 NVLINK_RX = Metric("nvlink_rx_ratio", Unit.RATIO, Better.HIGHER,
-                   "mean user data received over NVLink, as a share of its peak", _SAMPLED, from_trace=_nvlink("RX"))
+                   "mean user data received over NVLink, as a share of its peak", _SAMPLED,
+                   collective=False, from_trace=_nvlink("RX"))
 NVLINK_TX = Metric("nvlink_tx_ratio", Unit.RATIO, Better.HIGHER,
-                   "mean user data sent over NVLink, as a share of its peak", _SAMPLED, from_trace=_nvlink("TX"))
+                   "mean user data sent over NVLink, as a share of its peak", _SAMPLED,
+                   collective=False, from_trace=_nvlink("TX"))

@@ -168,14 +168,17 @@ def probe(path: Path) -> Nsys | None:
 def find_importer(nsys: Path) -> Importer:
     """The importer that belongs to an nsys, with the libraries it misses.
 
-    It lies in the folder `host-linux-*` beside the folder of the binary, or two levels up where the binary on PATH is
-    the launcher in `bin/`.
+    It lies in the folder `host-linux-*` beside the folder of the binary (`linux-desktop-*` in Nsight Compute's copy),
+    or two levels up where the binary on PATH is the launcher in `bin/`. Libraries are looked for as nsys itself will:
+    in that folder and on LD_LIBRARY_PATH.
     """
     resolved = nsys.resolve()
     for folder in _importer_folders(resolved):
         path = folder / "QdstrmImporter"
         if path.is_file():
-            listed = _output(("ldd", str(path)), {"LD_LIBRARY_PATH": str(folder), "PATH": os.environ.get("PATH", "")})
+            inherited = os.environ.get("LD_LIBRARY_PATH", "")
+            searched = os.pathsep.join(part for part in (str(folder), inherited) if part)
+            listed = _output(("ldd", str(path)), {"LD_LIBRARY_PATH": searched, "PATH": os.environ.get("PATH", "")})
             missing = re.findall(r"^\s*(\S+) => not found", listed, flags=re.MULTILINE)
             return Importer(path, tuple(dict.fromkeys(missing)))
     return Importer(None, hidden=_is_script(resolved))
@@ -190,7 +193,7 @@ def _is_script(path: Path) -> bool:
 
 def _importer_folders(resolved: Path) -> Iterator[Path]:
     for base in (resolved.parent.parent, resolved.parent, resolved.parent.parent.parent):
-        yield from sorted(base.glob("host-linux-*"))
+        yield from sorted((*base.glob("host-linux-*"), *base.glob("linux-desktop-*")))
 
 
 def gpu_metrics_obstacle(params: Path = Path("/proc/driver/nvidia/params"),

@@ -1,0 +1,48 @@
+"""`regress explain`: any trace, any profiler, with the same metrics and rules as the gate."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from regress.commands import print_json
+from regress.errors import TraceInputError
+from regress.explain import explain, render_text
+from regress.trace.nsys import find
+from regress.trace.nsys_export import export_sqlite
+from regress.trace.read import Export
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The traces of one run, and those of another to compare with."""
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE",
+                        help=".sqlite, .nsys-rep or torch.profiler JSON (.gz); all files of one run")
+    parser.add_argument("--against", nargs="+", type=Path, metavar="TRACE", help="the files of a run to compare with")
+    parser.add_argument("--within", metavar="RANGE", help="only what was launched inside this NVTX range")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the explanation. Status 4 for what is no trace, 10 for a trace that cannot support a metric."""
+    reports = [path for path in (*arguments.traces, *(arguments.against or ())) if path.suffix == ".nsys-rep"]
+    found = explain(arguments.traces, arguments.against, nsys=_exporter(reports[0]) if reports else None,
+                    within=arguments.within)
+    if arguments.json:
+        print_json(found.to_json())
+    else:
+        sys.stdout.write(render_text(found))
+    return 0
+
+
+def _exporter(report: Path) -> Export:
+    nsys = find()
+    if nsys is None:
+        raise TraceInputError("reading a report needs nsys, and none was found", where=str(report),
+                              accepted="nsys on PATH, in NVIDIA's folders, or named by REGRESS_NSYS",
+                              next_step="or export it where nsys is: nsys export -t sqlite --include-blobs=true")
+
+    def export(source: Path, target: Path) -> None:
+        export_sqlite(nsys, source, target)
+
+    return export

@@ -1,0 +1,256 @@
+"""One gate at work: launches, the traced launch, confirmation, then the run as a record, stored and published."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regress.errors import HistoryWriteError, RegressError
+from regress.history.store import History
+from regress.judge.baseline import Baseline, environment_changes, select
+from regress.judge.confirm import Budget, next_measurement, unaffordable
+from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
+from regress.measure.base import BaseCheckout, base_checkout
+from regress.measure.environment import rank_gpus
+from regress.measure.fitness import assess
+from regress.measure.health import HealthMonitor
+from regress.measure.mps import own_mps
+from regress.measure.sharing import GpuSharing, sharing_from_durations
+from regress.measure.torchrun import TorchrunLauncher
+from regress.measuring import Campaign, Observer, Task
+from regress.publishing import publish_run
+from regress.record import Acceptance, Case, Diagnosis, Run
+from regress.reporting import write_report
+from regress.result import gate_result, result_json
+from regress.session import Gate, GateOutcome, gated_policies
+from regress.tracing import trace_cases
+
+if TYPE_CHECKING:
+    from regress.judge.confirm import Plan
+
+RUNS_READ = 200
+"""Stored runs looked at for a baseline: its window of 20 commits, with room for reruns and other branches."""
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601 with milliseconds."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+
+
+@dataclass(slots=True)
+class GateWork:
+    """The moving parts of one run of a gate. base_sha: the commit to confirm against, None without one."""
+
+    gate: Gate
+    history: History
+    observer: Observer
+    cases: tuple[Case, ...]
+    base_sha: str | None
+    run_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    started_at: str = field(default_factory=utc_now)
+    began: float = field(default_factory=time.monotonic)
+    warnings: dict[str, None] = field(default_factory=dict)
+    diagnoses: tuple[Diagnosis, ...] = ()
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """What orders of cases and of head and base are shuffled by; recorded with each launch."""
+        return int(self.run_id[:8], 16)
+
+    def run(self, stack: ExitStack) -> GateOutcome:
+        """All of it. KeyboardInterrupt goes through once what was finished is stored."""
+        gate = self.gate
+        gpus = rank_gpus(gate.ranks, gate.devices, os.environ) if gate.devices is not None else ()
+        shared = gate.ranks.shared_gpu
+        health = stack.enter_context(HealthMonitor(
+            gate.devices, gpus, processes_expected=gate.ranks.world_size + 1 if shared else 1))
+        campaign = self.campaign(stack)
+        baseline = self.baseline()
+        launches = gate.request.launches or gate.config.device(gate.ranks.device).launches
+        try:
+            for _ in campaign.run(campaign.screening(self.cases, launches, self.seed)):
+                pass
+            self.trace(campaign, self.cases, 0)
+            if shared:
+                gate.share_gpu(self.sharing(campaign))
+                baseline = self.baseline()
+            judgement = self.confirm(campaign, baseline, health, stack)
+        except KeyboardInterrupt:
+            policies = gated_policies(gate.config, gate.shelves, self.cases)
+            judgement = judge(campaign.launches, baseline, policies, health=self.health_notes(health))
+            gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
+            raise
+        return self.finish(campaign, judgement, baseline, health, partial=False)
+
+    def campaign(self, stack: ExitStack) -> Campaign:
+        """Where launches are made; with the multi-process service where ranks share the one GPU."""
+        gate = self.gate
+        campaign = Campaign(gate.config, gate.ranks, gate.request.root,
+                            {name: gate.shelves.metrics_of(name) for name in gate.shelves.workloads}, self.observer)
+        if gate.factory is not None:
+            campaign.factory = gate.factory
+        stack.enter_context(campaign)
+        launcher = campaign.launcher(gate.ranks.world_size)
+        if gate.ranks.shared_gpu and isinstance(launcher, TorchrunLauncher):
+            service = stack.enter_context(own_mps(mark=launcher.mark))
+            campaign.environment = dict(service.environment)
+            gate.share_gpu(GpuSharing.MPS if service.running else None)
+            if service.reason is not None:
+                self.warn(service.reason)
+        return campaign
+
+    def sharing(self, campaign: Campaign) -> GpuSharing | None:
+        """How the GPU was really shared, from the durations of the collectives; as started where they cannot tell."""
+        seconds: dict[int, list[float]] = {}
+        for launch in campaign.launches:
+            for outcome in launch.outcomes:
+                size, mean = outcome.case.message_size_bytes, outcome.get(f"{outcome.case.workload}_seconds")
+                if launch.role == "head" and size is not None and mean is not None:
+                    seconds.setdefault(size, []).extend(mean.samples)
+        started = None if self.gate.gpu_sharing is None else GpuSharing(self.gate.gpu_sharing)
+        return sharing_from_durations(seconds) or started
+
+    def baseline(self) -> Baseline:
+        """The window and anchor for this commit and environment."""
+        earlier = list(self.history.runs(RUNS_READ))[::-1]
+        return select(self.gate.commit, self.gate.environment, self.started_at, earlier,
+                      limit=self.gate.config.gate.window)
+
+    def health_notes(self, health: HealthMonitor) -> list[HealthNote]:
+        """What speaks against the machine; mere warnings are kept apart."""
+        notes = []
+        for level, text in assess(health.snapshot()):
+            if level == "warn":
+                self.warn(text)
+            else:
+                notes.append(HealthNote(Downgrade(level), text))
+        if self.gate.gpu_sharing == GpuSharing.TIME_SLICED.value:
+            notes.append(HealthNote(Downgrade.INVALID, "the GPU time-slices between the ranks, so durations are "
+                                    "multiples of a slice; start the CUDA multi-process service or use a GPU a rank"))
+        return notes
+
+    def warn(self, text: str) -> None:
+        """Keeps a warning, once."""
+        self.warnings[text] = None
+
+    def trace(self, campaign: Campaign, cases: Sequence[Case], session: int) -> None:
+        """One traced launch, off the clock of the gated figures."""
+        for text in self.gate.tracer.warnings:
+            self.warn(text)
+        location = self.gate.request.history
+        keep = None if "://" in location else Path(location) / "traces" / self.run_id
+        traced = trace_cases(self.gate.tracer, campaign, cases, session=session, keep=keep)
+        self.diagnoses += traced.diagnoses
+        self.artifacts.update(traced.artifacts)
+        for text in traced.warnings:
+            self.warn(text)
+
+    def confirm(self, campaign: Campaign, baseline: Baseline, health: HealthMonitor, stack: ExitStack) -> Judgement:
+        """Judges, and measures what is in doubt again until it is decided or the budget ends."""
+        gate = self.gate
+        policies = gated_policies(gate.config, gate.shelves, self.cases)
+        seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
+        has_base = self.base_sha is not None
+        base: BaseCheckout | None = None
+        fresh = 0
+        while True:
+            judgement = judge(campaign.launches, baseline, policies, planned=self.cases,
+                              health=self.health_notes(health))
+            budget = Budget(seconds - (time.monotonic() - self.began),
+                            campaign.estimate.left(len(judgement.suspects), 1))
+            plan = next_measurement(judgement, fresh, budget, has_base=has_base, seed=self.seed) \
+                if gate.config.gate.confirm else None
+            if plan is None:
+                short = unaffordable(judgement, budget, has_base=has_base)
+                if short is not None:
+                    self.warn(short)
+                return judgement
+            self.observer.message(plan.reason)
+            if self.base_sha is not None and base is None:
+                base = stack.enter_context(base_checkout(gate.request.root, self.base_sha))
+            for _ in campaign.run(self.tasks(plan, base, fresh)):
+                pass
+            fresh += plan.roles.count("head")
+            if plan.traced:
+                self.trace(campaign, plan.cases, plan.session)
+
+    def tasks(self, plan: Plan, base: BaseCheckout | None, fresh: int) -> list[Task]:
+        """The plan's launches; one for each world size in it."""
+        return [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
+                     self.seed + fresh + number, base if role == "base" else None)
+                for number, role in enumerate(plan.roles)
+                for size in sorted({case.world_size for case in plan.cases})]
+
+    def finish(self, campaign: Campaign, judgement: Judgement, baseline: Baseline, health: HealthMonitor, *,
+               partial: bool) -> GateOutcome:
+        """The run as a record, stored, published and written."""
+        gate, request = self.gate, self.gate.request
+        run = Run(
+            self.run_id, self.started_at, utc_now(), gate.commit, gate.environment, tuple(campaign.launches),
+            judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),
+            partial, _version(), health.snapshot(), (*judgement.warnings, *self.warnings), dict(self.artifacts),
+            None if partial else self._acceptance())
+        status = self._store(run, judgement.exit_status) if campaign.launches else judgement.exit_status
+        if not partial:
+            for text in publish_run(gate.config, gate.shelves, run, Path(request.history), request.root):
+                self.warn(text)
+        newest = baseline.runs[-1] if baseline.runs else None
+        changes = environment_changes(gate.environment, newest.environment) if newest is not None else ()
+        for kind, path in (("json", request.json), ("html", request.html)):
+            if path is not None:
+                self.artifacts[kind] = str(path)
+        self._write_html()
+        run = replace(run, artifacts=dict(self.artifacts), warnings=(*judgement.warnings, *self.warnings))
+        outcome = GateOutcome(run, gate_result(run, status), status, changes)
+        if request.json is not None:
+            request.json.write_bytes(result_json(outcome.result))
+        return outcome
+
+    def _attempt(self, baseline: Baseline) -> int:
+        sha = self.gate.commit.sha
+        return 1 + (sum(run.commit.sha == sha for run in baseline.recent) if sha is not None else 0)
+
+    def _acceptance(self) -> Acceptance | None:
+        reason = self.gate.request.accept
+        if reason is None:
+            return None
+        who = os.environ.get("GITHUB_ACTOR") or os.environ.get("USER") or "unknown"
+        return Acceptance(reason, who, utc_now(), tuple(sorted(case.id for case in self.cases)))
+
+    def _store(self, run: Run, status: int) -> int:
+        """Stores the run; a full disk costs the memory and not the verdict."""
+        try:
+            self.artifacts["run"] = self.history.add(run)
+            self.history.prune(self.gate.config.gate.keep_samples)
+        except HistoryWriteError as error:
+            self.warn(error.text)
+            return status or error.exit_status
+        return status
+
+    def _write_html(self) -> None:
+        """The report beside the verdict; what goes wrong with it is a warning."""
+        target = self.gate.request.html
+        if target is None:
+            return
+        try:
+            write_report(self.history, target, self.gate.request.root, self.gate.config)
+        except RegressError as error:
+            self.artifacts.pop("html", None)
+            self.warn(f"no report was written: {error.text}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("comm-regress")
+    except PackageNotFoundError:
+        return ""
