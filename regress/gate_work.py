@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from regress.errors import HistoryWriteError, RegressError
 from regress.history.store import History
 from regress.judge.baseline import Baseline, environment_changes, select
-from regress.judge.confirm import Budget, next_measurement, unaffordable
+from regress.judge.confirm import Budget, doubtful, next_measurement, unaffordable
 from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
 from regress.measure.base import BaseCheckout, base_checkout
 from regress.measure.environment import rank_gpus
@@ -165,7 +165,7 @@ class GateWork:
             judgement = judge(campaign.launches, baseline, policies, planned=self.cases,
                               health=self.health_notes(health))
             budget = Budget(seconds - (time.monotonic() - self.began),
-                            campaign.estimate.left(len(judgement.suspects), 1))
+                            campaign.estimate.left(len(doubtful(judgement, has_base=has_base)), 1))
             plan = next_measurement(judgement, fresh, budget, has_base=has_base, seed=self.seed) \
                 if gate.config.gate.confirm else None
             if plan is None:

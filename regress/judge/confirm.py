@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 from regress.judge.statistics import FRESH_LOOKS, PAIRED_LOOKS
-from regress.judge.verdict import Judgement
+from regress.judge.verdict import Judgement, Suspect
 from regress.record import Case
 from regress.units import format_seconds
 
@@ -44,6 +44,16 @@ class Plan:
     reason: str
 
 
+def doubtful(judgement: Judgement, *, has_base: bool) -> tuple[Suspect, ...]:
+    """The suspects that more launches can settle.
+
+    Against an interleaved base, all: also a case in which a relevant loss merely cannot be excluded yet. Without one,
+    those that look worse: what keeps the others open is the spread between runs, and fresh launches of head, all of one
+    session, do not narrow it.
+    """
+    return tuple(suspect for suspect in judgement.suspects if has_base or suspect.worse)
+
+
 def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, *, has_base: bool, seed: int
                      ) -> Plan | None:
     """The next batch, or None when nothing is in doubt, the last look is reached, or not even one pair fits.
@@ -53,7 +63,8 @@ def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, 
     """
     looks = PAIRED_LOOKS if has_base else FRESH_LOOKS
     target = next((look for look in looks if fresh_launches < look), None)
-    if not judgement.suspects or target is None:
+    suspects = doubtful(judgement, has_base=has_base)
+    if not suspects or target is None:
         return None
     count = target - fresh_launches
     cost = budget.launch_seconds * (2 if has_base else 1)
@@ -61,11 +72,11 @@ def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, 
         count = min(count, int(budget.seconds_left / cost)) if cost > 0 else count
     if count < 1 or fresh_launches + count < 3:
         return None
-    cases = tuple(suspect.case for suspect in judgement.suspects)
+    cases = tuple(suspect.case for suspect in suspects)
     roles = block_order(count, seed + fresh_launches) if has_base else ("head",) * count
     what = f"{len(cases)} case{'s' if len(cases) != 1 else ''} in doubt"
     how = f"{count} pairs of base and head, interleaved" if has_base else f"{count} fresh launches"
-    return Plan(cases, roles, fresh_launches // BATCH + 1, any(s.traced for s in judgement.suspects),
+    return Plan(cases, roles, fresh_launches // BATCH + 1, any(s.traced for s in suspects),
                 f"{what}: {how}, about {format_seconds(cost * count)}")
 
 
@@ -82,10 +93,11 @@ def block_order(pairs: int, seed: int) -> tuple[str, ...]:
 def unaffordable(judgement: Judgement, budget: Budget, *, has_base: bool) -> str | None:
     """Why doubt remains though launches could remove it, for the warnings; None when the budget was not the reason."""
     cost = budget.launch_seconds * (2 if has_base else 1)
-    if not judgement.suspects or budget.seconds_left is None or budget.seconds_left >= 3 * cost:
+    suspects = doubtful(judgement, has_base=has_base)
+    if not suspects or budget.seconds_left is None or budget.seconds_left >= 3 * cost:
         return None
-    names = ", ".join(suspect.case.id for suspect in judgement.suspects)
-    wishes = [suspect.needed_launches for suspect in judgement.suspects if suspect.needed_launches is not None]
+    names = ", ".join(suspect.case.id for suspect in suspects)
+    wishes = [suspect.needed_launches for suspect in suspects if suspect.needed_launches is not None]
     text = f"the time budget ended before {names} could be decided"
     if wishes:
         text += f"; about {max(wishes)} launches a side ({format_seconds(max(wishes) * cost)}) would decide"

@@ -18,7 +18,7 @@ from regress.judge.detectors import ALPHA, Detector, Series, SeriesOptions
 from regress.judge.statistics import holm
 from regress.record import Case, Finding, Launch, Run, Verdict
 from regress.shelf import variants
-from regress.units import Unit, format_seconds
+from regress.units import Better, Unit, format_seconds
 
 Policy = Mapping[str, object]
 """Options of one series by detector name. A detector that is not in it does not look at the series."""
@@ -49,13 +49,15 @@ class HealthNote:
 class Suspect:
     """A case that must be re-measured before it may fail the build: its doubtful metrics, and launches wished for.
 
-    traced: its doubtful metrics come from traced launches.
+    traced: its doubtful metrics come from traced launches. worse: some metric looks worse by more than what matters,
+    which is more than not being able to exclude it.
     """
 
     case: Case
     metrics: tuple[str, ...]
     needed_launches: int | None
     traced: bool = False
+    worse: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
     suspects: dict[str, Suspect] = {}
     judged: list[Finding] = []
     fresh_cases: set[str] = set()
+    directions: dict[tuple[str, str], Better] = {}
     for (case_id, metric), policy in policies.items():
         if case_id not in cases:
             continue
@@ -93,6 +96,7 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
         if series is None:
             warnings += _not_applicable(case_id, metric, policy)
             continue
+        directions[case_id, metric] = series.better
         if series.confirmed and series.base:
             fresh_cases.add(case_id)
         judged += [_marked(f, series, policy) for f in _opinions(series, policy)]
@@ -103,7 +107,7 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
         confirmed = stored or _is_confirmed(launches, finding)
         final = _health(finding, health)
         if _may_decide(final):
-            _suspect(suspects, cases[finding.case], final, launches)
+            _suspect(suspects, cases[finding.case], final, directions[finding.case, finding.metric], launches)
         settled.append(_worded(_unconfirmed(final, confirmed), seconds))
     findings = sorted([*findings, *settled], key=lambda f: (SEVEREST_FIRST.index(f.verdict), not f.gated))
     return _folded(findings, policies, baseline, planned,
@@ -232,13 +236,17 @@ def _is_confirmed(launches: Sequence[Launch], finding: Finding) -> bool:
     return any(launch.session > 0 for launch, _ in found)
 
 
-def _suspect(suspects: dict[str, Suspect], case: Case, finding: Finding, launches: Sequence[Launch]) -> None:
+def _suspect(suspects: dict[str, Suspect], case: Case, finding: Finding, better: Better,
+             launches: Sequence[Launch]) -> None:
     earlier = suspects.get(case.id)
     metrics = (*(earlier.metrics if earlier else ()), finding.metric)
     wishes = [n for n in (earlier.needed_launches if earlier else None, finding.needed_launches) if n is not None]
     traced = not launches_with(launches, case.id, finding.metric, ("head",))
+    grew = (finding.change or 0.0) > 0
+    worse = finding.verdict is Verdict.REGRESSION or (finding.relevant and grew is (better is Better.LOWER))
     suspects[case.id] = Suspect(case, tuple(dict.fromkeys(metrics)), max(wishes, default=None),
-                                traced or (earlier.traced if earlier else False))
+                                traced or (earlier.traced if earlier else False),
+                                worse or (earlier.worse if earlier else False))
 
 
 def _measured_cases(launches: Sequence[Launch]) -> dict[str, Case]:
