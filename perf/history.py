@@ -10,6 +10,7 @@ for a push of 200 series. Each time is the median of several, and the machine's 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import statistics
@@ -91,7 +92,10 @@ def main() -> int:
         root, tenth = Path(folder) / "history", Path(folder) / "tenth"
         good = [writing(root, arguments.runs, arguments.series)]
         with open_history(str(root)) as history:
+            begin = time.process_time()
             good.append(report("index made again from files", timed(history.reindex, 1), 10.0))
+            print(f"{'  of which on the processor':<52} {(time.process_time() - begin) * 1e3:10.2f} ms   load average "
+                  f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
             good += reading(history, arguments.series)
         (tenth / "runs").mkdir(parents=True)
         for path in sorted((root / "runs").iterdir())[: arguments.runs // 10]:

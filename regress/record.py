@@ -62,13 +62,6 @@ def _finite(value: float, where: str) -> None:
     _require(math.isfinite(value), f"{value!r} is not a finite number", "finite numbers; absent means None", where)
 
 
-def _all_finite(values: Sequence[float], where: str) -> None:
-    # A history of thousands of runs is checked on reading: the loop over good values stays out of Python.
-    if not all(map(math.isfinite, values)):
-        for value in values:
-            _finite(value, where)
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """A workload with its parameters; hashable, and printed as `allreduce[16MiB-float32-2xcuda]`.
@@ -89,17 +82,24 @@ class Case:
     options: tuple[tuple[str, Scalar], ...] = ()
 
     def __post_init__(self) -> None:
+        size, world, names = self.message_size_bytes, self.world_size, [name for name, _ in self.options]
+        if self.ranks_per_node == 0:
+            object.__setattr__(self, "ranks_per_node", world)
+        # Thousands of stored cases pass here for each one that does not: messages are made for that one only.
+        if not (self.workload and world >= 1 and self.device in ("cuda", "cpu") and (size is None or size > 0)
+                and 0 < self.ranks_per_node <= world and world % self.ranks_per_node == 0
+                and (not names or names == sorted(set(names)))):
+            self._refuse(names)
+
+    def _refuse(self, names: list[str]) -> None:
         where = f"case of workload {self.workload!r}"
         _require(bool(self.workload), "a case without a workload", "a workload's name", where)
         _require(self.world_size >= 1, f"world size {self.world_size}", "at least 1", where)
         _require(self.device in ("cuda", "cpu"), f"device {self.device!r}", "cuda or cpu", where)
         size = self.message_size_bytes
         _require(size is None or size > 0, f"message size {size}", "a positive number of bytes or None", where)
-        if self.ranks_per_node == 0:
-            object.__setattr__(self, "ranks_per_node", self.world_size)
         _require(0 < self.ranks_per_node <= self.world_size and self.world_size % self.ranks_per_node == 0,
                  f"{self.ranks_per_node} ranks per node of {self.world_size}", "a divisor of the world size", where)
-        names = [name for name, _ in self.options]
         _require(names == sorted(set(names)), f"options {names}", "unique names in sorted order", where)
 
     @property
@@ -164,12 +164,13 @@ class Measurement:
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        where = f"measurement {self.metric}"
-        _all_finite((self.value, *self.samples, *self.statistics.values()), where)
-        if self.unit is not Unit.RATIO:
-            smallest = min(self.samples, default=self.value)
-            _require(min(smallest, self.value) >= 0, f"{min(smallest, self.value)!r} {self.unit.value}",
-                     "values of at least 0", where)
+        numbers = (self.value, *self.samples, *self.statistics.values())
+        smallest = min(self.value, min(self.samples, default=self.value))
+        if not (all(map(math.isfinite, numbers)) and (smallest >= 0 or self.unit is Unit.RATIO)):
+            where = f"measurement {self.metric}"
+            for number in numbers:
+                _finite(number, where)
+            _require(False, f"{smallest!r} {self.unit.value}", "values of at least 0", where)
         if self.samples and not self.statistics:
             ordered = sorted(self.samples)
             summary = {name: quantile(ordered, q) for name, q in QUANTILES}

@@ -87,21 +87,31 @@ class ServerDatabase:
                     connection.rows(statement)
                 if index.create(connection, self.types):
                     _rebuild(connection)
-        except sa.exc.SQLAlchemyError as error:
-            raise HistoryError(f"the server cannot be used: {_said(error)}", where=self.location,
+        except HistoryWriteError as error:
+            raise HistoryError(f"the server cannot be used: {error.seen}", where=self.location,
                                accepted="a database in which this user may create tables") from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that reads."""
-        with self._engine.connect() as link:
-            yield _ServerConnection(link)
+        """A transaction that reads. HistoryError when the server does not answer."""
+        import sqlalchemy as sa
+
+        try:
+            with self._engine.connect() as link:
+                yield _ServerConnection(link)
+        except sa.exc.SQLAlchemyError as error:
+            raise HistoryError(f"the server does not answer: {_said(error)}", where=self.location) from error
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that writes."""
-        with self._engine.begin() as link:
-            yield _ServerConnection(link)
+        """A transaction that writes. HistoryWriteError when the server does not take it."""
+        import sqlalchemy as sa
+
+        try:
+            with self._engine.begin() as link:
+                yield _ServerConnection(link)
+        except sa.exc.SQLAlchemyError as error:
+            raise HistoryWriteError(f"the server does not take it: {_said(error)}", where=self.location) from error
 
     def close(self) -> None:
         """Close all connections."""
@@ -121,8 +131,6 @@ class ServerBackend:
 
     def add(self, run: Run) -> str:
         """Store document and index in one transaction; a run that is there already stays as it is."""
-        import sqlalchemy as sa
-
         location = file_name(run, compress=True)
         plain = to_json(run)
         content = gzip.compress(plain, 6, mtime=0)
@@ -137,8 +145,8 @@ class ServerBackend:
                                        {"run_id": run.run_id, "attempt": run.attempt})[0][0]
                 if kept == location:
                     index.put(connection, run, Entry(location, len(content), 0))
-        except sa.exc.SQLAlchemyError as error:
-            raise keep_elsewhere(_said(error), f"{self.location} {location}", location, plain) from error
+        except HistoryWriteError as error:
+            raise keep_elsewhere(error.seen, f"{self.location} {location}", location, plain) from error
         return f"{self.location} {location}"
 
     @contextmanager
@@ -167,18 +175,12 @@ class ServerBackend:
 
     def mark(self, mark: AcceptedMark) -> None:
         """Store an acceptance row."""
-        import sqlalchemy as sa
-
         said = mark.acceptance
-        try:
-            with self.database.writing() as connection:
-                connection.rows("INSERT INTO comm_regress_acceptance (run_id, attempt, accepted_at, who, reason, cases)"
-                                " VALUES (:run_id, :attempt, :at, :who, :reason, :cases) ON CONFLICT DO NOTHING",
-                                {"run_id": mark.run_id, "attempt": mark.attempt, "at": said.when, "who": said.who,
-                                 "reason": said.reason, "cases": msgspec.json.encode(said.cases).decode()})
-        except sa.exc.SQLAlchemyError as error:
-            raise HistoryWriteError(f"the acceptance could not be stored: {_said(error)}", where=self.location) \
-                from error
+        with self.database.writing() as connection:
+            connection.rows("INSERT INTO comm_regress_acceptance (run_id, attempt, accepted_at, who, reason, cases)"
+                            " VALUES (:run_id, :attempt, :at, :who, :reason, :cases) ON CONFLICT DO NOTHING",
+                            {"run_id": mark.run_id, "attempt": mark.attempt, "at": said.when, "who": said.who,
+                             "reason": said.reason, "cases": msgspec.json.encode(said.cases).decode()})
 
     def marks(self) -> tuple[list[AcceptedMark], list[Problem]]:
         """All acceptances in order of time."""

@@ -21,6 +21,7 @@ from regress.options import NamedPlace, build, schema_of
 from regress.publish import Result
 from regress.publish.remote_write import REMOTE_WRITE, RemoteWriteOptions
 from tests import servers
+from tests.history.factory import big_run
 from tests.publish.factory import result
 from tests.servers import MetricsServer
 
@@ -69,6 +70,14 @@ def test_every_series_comes_back_with_value_and_time(metrics_server: MetricsServ
         # VictoriaMetrics keeps about 15 decimal digits.
         assert math.isclose(found[series][1], value, rel_tol=1e-14)
     assert len(expected) == 3 + 2 * 3 + 3  # the run; value, low, high of two metrics; baseline, limit, verdict
+
+
+def test_two_hundred_series_are_one_request() -> None:
+    [payload] = REMOTE_WRITE.render(Result(big_run(1, 200), "org/project"), RemoteWriteOptions("http://x"))
+    message = WRITE_REQUEST()
+    message.ParseFromString(bytes(cramjam.snappy.decompress_raw(payload.body)))
+    assert sum(label.value == "comm_regress_allreduce_seconds" for series in message.timeseries
+               for label in series.labels) == 200
 
 
 def test_the_same_push_again_changes_nothing(metrics_server: MetricsServer) -> None:
