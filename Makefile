@@ -5,7 +5,7 @@ ARGS ?=
 TESTS ?= tests
 JOBS ?= 2
 
-.PHONY: gate test lint types contracts check clean
+.PHONY: gate test lint types contracts check docs clean
 
 gate: $(VENV)/.gate
 	$(VENV)/bin/python -m pytest --comm-regress $(ARGS)
@@ -23,6 +23,9 @@ contracts: $(VENV)/.dev
 
 check: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+
+docs: $(VENV)/.dev
+	$(VENV)/bin/python -m regress.reference docs
 
 $(VENV)/.gate: pyproject.toml .ci/venv
 	.ci/venv $(PYTHON) $(VENV) gate
