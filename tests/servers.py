@@ -57,7 +57,7 @@ def server_folder() -> Iterator[Path]:
 
 @contextmanager
 def running(command: Sequence[str], folder: Path, ready_url: str, unprivileged: bool = False) -> Iterator[None]:
-    """The server while the block lasts; ready when `ready_url` (http, or tcp://host:port) answers."""
+    """The server while the block lasts; ready when `ready_url` (http or postgresql) answers."""
     log = folder / "server.log"
     user = 65534 if unprivileged and os.getuid() == 0 else None
     with log.open("wb") as output:
@@ -87,11 +87,16 @@ def _wait(process: subprocess.Popen[bytes], ready_url: str, log: Path) -> None:
 
 
 def _answers(url: str) -> bool:
+    if url.startswith("postgresql://"):
+        import psycopg
+
+        # The port is open before the server takes anyone.
+        try:
+            psycopg.connect(url, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
     try:
-        if url.startswith("tcp://"):
-            host, port = url.removeprefix("tcp://").split(":")
-            with socket.create_connection((host, int(port)), timeout=1):
-                return True
         with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - always this test's own server
             return int(answer.status) == 200
     except (OSError, urllib.error.URLError):
@@ -113,8 +118,9 @@ def postgres() -> Iterator[str]:
         port = free_port()
         command = [str(server), "-D", str(folder / "data"), "-c", "listen_addresses=127.0.0.1", "-p", str(port),
                    "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
-        with running(command, folder, f"tcp://127.0.0.1:{port}", unprivileged=True):
-            yield f"postgresql://regress@127.0.0.1:{port}/postgres"
+        url = f"postgresql://regress@127.0.0.1:{port}/postgres"
+        with running(command, folder, url, unprivileged=True):
+            yield url
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 _CONNECT_SECONDS = 10
+_NOT_TAKEN = "the server does not take it: "
 _TRUTH = (
     """CREATE TABLE IF NOT EXISTS comm_regress_document (location TEXT PRIMARY KEY, run_id TEXT NOT NULL,
        attempt BIGINT NOT NULL, content BYTEA NOT NULL, UNIQUE (run_id, attempt))""",
@@ -88,7 +89,7 @@ class ServerDatabase:
                 if index.create(connection, self.types):
                     _rebuild(connection)
         except HistoryWriteError as error:
-            raise HistoryError(f"the server cannot be used: {error.seen}", where=self.location,
+            raise HistoryError(f"the server cannot be used: {error.seen.removeprefix(_NOT_TAKEN)}", where=self.location,
                                accepted="a database in which this user may create tables") from error
 
     @contextmanager
@@ -111,7 +112,7 @@ class ServerDatabase:
             with self._engine.begin() as link:
                 yield _ServerConnection(link)
         except sa.exc.SQLAlchemyError as error:
-            raise HistoryWriteError(f"the server does not take it: {_said(error)}", where=self.location) from error
+            raise HistoryWriteError(f"{_NOT_TAKEN}{_said(error)}", where=self.location) from error
 
     def close(self) -> None:
         """Close all connections."""
