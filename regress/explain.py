@@ -178,8 +178,10 @@ def render_text(explanation: Explanation) -> str:
     """The explanation as plain text for a terminal: head line, metrics, message sizes, findings, warnings."""
     steps = "" if explanation.steps is None else f", {explanation.steps} steps"
     over = "step ranges" if explanation.window == "steps" else "first kernel's start to last kernel's end"
-    lines = [f"{explanation.ranks} ranks on {explanation.devices} GPUs{steps}; {', '.join(explanation.versions)}; "
-             f"ratios over {over}", ""]
+    where = f"{explanation.devices} GPU{'s' if explanation.devices > 1 else ''}" if explanation.devices else "the CPU"
+    ratios = f"; ratios over {over}" if explanation.devices else ""
+    lines = [f"{explanation.ranks} rank{'s' if explanation.ranks > 1 else ''} on {where}{steps}; "
+             f"{', '.join(explanation.versions)}{ratios}", ""]
     lines += _metric_lines(explanation)
     if explanation.messages:
         lines += ["", *_message_lines(explanation)]

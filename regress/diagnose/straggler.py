@@ -63,6 +63,8 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     if share < _SHARE_OF_WAITING or cost < _LEAST_WAITING:
         return []
     arrival = next(one for one in arrivals(analysis) if one.rank == culprit)
+    if arrival.last <= arrival.collectives / 2:
+        return []
     reason, suggestion, alone = _reason(analysis, late, blamed[culprit] * 1e9)
     sure = alone and analysis.steps is not None and arrival.collectives >= _ENOUGH
     return [Diagnosis(

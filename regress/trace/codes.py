@@ -56,6 +56,10 @@ class Growing:
         """The whole column as 32-bit integers; the parts are given up."""
         return self._joined().astype(np.int32, copy=False)
 
+    def uint32(self) -> NDArray[np.uint32]:
+        """The whole column as unsigned 32-bit integers; the parts are given up."""
+        return self._joined().astype(np.uint32, copy=False)
+
     def _joined(self) -> NDArray[np.generic]:
         joined = np.concatenate(self._parts) if self._parts else np.empty(0, self._dtype)
         self._parts = []

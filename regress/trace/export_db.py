@@ -23,6 +23,7 @@ from regress.errors import TraceInputError, TraceUnfitError
 KNOWN_MAJOR = 3
 NEWEST_KNOWN_MINOR = 25
 _CHUNK_ROWS = 131_072
+_BATCH_ROWS = 32_768
 _BUSY_SECONDS = 2.0
 _FAMILY_SUFFIX = re.compile(r"(.+?)_V\d+$")
 _META_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")
@@ -88,9 +89,11 @@ class ExportDb:
         """The rows of a query, one by one."""
         yield from self._connection.execute(sql, parameters)
 
-    def fetch(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        return self._connection.execute(sql, parameters).fetchall()
+    def batches(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a query as SQLite gives them, some 30,000 at a time."""
+        cursor = self._connection.execute(sql, parameters)
+        while batch := cursor.fetchmany(_BATCH_ROWS):
+            yield batch
 
     def count(self, family: str) -> int:
         """Rows of a logical table, 0 where it was not traced."""
@@ -154,7 +157,6 @@ def open_export(path: Path) -> Iterator[ExportDb]:
     check_file(path)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_BUSY_SECONDS)
     try:
-        connection.execute("PRAGMA mmap_size=268435456")
         yield ExportDb(path, connection)
     except sqlite3.OperationalError as error:
         locked = "locked" in str(error) or "busy" in str(error)

@@ -28,7 +28,7 @@ def read_gpus(db: ExportDb, timeline: Timeline) -> dict[Lane, int]:
 def read_gpu_metrics(db: ExportDb, gpus: Mapping[Lane, int],
                      windows: Mapping[Lane, tuple[int, int]]) -> tuple[GpuMetric, ...]:
     """Means per GPU and counter: over the windows of the lanes on that GPU (first start to last end), and over all."""
-    if not db.tables("GPU_METRICS") or not db.tables("TARGET_INFO_GPU_METRICS"):
+    if not db.tables("TARGET_INFO_GPU_METRICS"):
         return ()
     spans: dict[int, tuple[int, int]] = {}
     for lane, (start, end) in windows.items():

@@ -15,18 +15,23 @@ from regress.trace.timeline import NO_TIME, Kernels, LostAndFound
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+UInt32 = NDArray[np.uint32]
 _THREAD_BITS = np.int64(0xFFFFFF)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches:
-    """One row a launching runtime or driver call. name: id in StringIds. thread: globalTid."""
+    """One row a launching runtime or driver call, in the narrowest types: a trace has as many as kernels.
+
+    name: id in StringIds. thread: index into thread_ids, which holds globalTids.
+    """
 
     start: Int64
     process: Int32
-    thread: Int64
-    correlation: Int64
-    name: Int64
+    thread: Int32
+    thread_ids: Int64
+    correlation: UInt32
+    name: Int32
 
 
 def read_launches(db: ExportDb, name_ids: Sequence[int], processes: Codes) -> Launches:
@@ -42,18 +47,18 @@ def read_launches(db: ExportDb, name_ids: Sequence[int], processes: Codes) -> La
             process.add(processes.encode(tid & ~_THREAD_BITS))
             correlation.add(correlated)
             name.add(named)
-    tids = np.array(threads.values, np.int64)
-    return Launches(start.int64(), process.int32(), tids[thread.int32()], correlation.int64(), name.int64())
+    return Launches(start.int64(), process.int32(), thread.int32(), np.array(threads.values, np.int64),
+                    correlation.uint32(), name.int32())
 
 
-def join_launches(kernels: Kernels, correlation: Int64, launches: Launches, name_rows: Int32,
-                  texts: Sequence[str]) -> tuple[Kernels, Int64, LostAndFound]:
+def join_launches(kernels: Kernels, correlation: UInt32, launches: Launches, name_rows: Int32,
+                  texts: Sequence[str]) -> tuple[Kernels, Int32, LostAndFound]:
     """Kernels with their launch times, the launch row of each kernel (-1 where none was seen), and what is missing.
 
     Joined on process and correlation id: ids repeat between processes. Where a runtime call wraps a driver call under
     one id, the earlier start is the launch.
     """
-    row = np.full(len(kernels), -1, np.int64)
+    row = np.full(len(kernels), -1, np.int32)
     used = np.zeros(len(launches.start), np.bool_)
     for code in range(int(kernels.process.max(initial=-1)) + 1):
         mine = np.flatnonzero(launches.process == code)
@@ -65,14 +70,24 @@ def join_launches(kernels: Kernels, correlation: Int64, launches: Launches, name
         at = np.minimum(np.searchsorted(keys, correlation[wanted], side="left"), len(keys) - 1)
         hit = keys[at] == correlation[wanted]
         row[wanted[hit]] = mine[at[hit]]
-        used[mine[np.isin(keys, correlation[wanted], assume_unique=False)]] = True
+        used[mine[_contained(keys, correlation[wanted])]] = True
     launch = np.full(len(kernels), NO_TIME, np.int64)
     seen = row >= 0
     launch[seen] = launches.start[row[seen]]
     single = np.array([launches_kernel(text) for text in texts], np.bool_)
     idle = int(np.count_nonzero(single[name_rows[~used]])) if len(name_rows) else 0
-    length = kernels.end - kernels.start
     lost = LostAndFound(kernels_without_launch=int(np.count_nonzero(~seen)), launches_without_kernel=idle,
-                        zero_length_kernels=int(np.count_nonzero(length == 0)),
-                        negative_kernels=int(np.count_nonzero(length < 0)))
+                        zero_length_kernels=int(np.count_nonzero(kernels.end == kernels.start)),
+                        negative_kernels=int(np.count_nonzero(kernels.end < kernels.start)))
     return replace(kernels, launch=launch), row, lost
+
+
+def _contained(sorted_keys: UInt32, wanted: UInt32) -> NDArray[np.bool_]:
+    """For each of the ascending keys whether it is wanted."""
+    found = np.zeros(len(sorted_keys), np.bool_)
+    low = np.searchsorted(sorted_keys, wanted, side="left")
+    hit = sorted_keys[np.minimum(low, len(sorted_keys) - 1)] == wanted
+    found[low[hit]] = True
+    # Calls that share a key (a driver call inside a runtime call) belong together.
+    first = np.searchsorted(sorted_keys, sorted_keys, side="left")
+    return found[first]

@@ -6,7 +6,9 @@ NCCL registers ranges since 2.8.3, their message size since 2.16, the communicat
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +34,18 @@ class NcclRanges:
     end: Int64
     codes: Int32
     payload: Payloads
+
+
+def join(parts: Sequence[NcclRanges]) -> NcclRanges:
+    """Ranges that were read in parts as one; no ranges where there is no part."""
+    def column(name: str, dtype: type[np.generic], of: str = "") -> NDArray[Any]:
+        found = [getattr(getattr(part, of) if of else part, name) for part in parts]
+        return np.concatenate(found) if found else np.empty(0, dtype)
+
+    payload = Payloads(column("communicator", np.uint64, "payload"), column("size_bytes", np.int64, "payload"),
+                       column("ranks", np.int64, "payload"), column("rank", np.int64, "payload"))
+    return NcclRanges(column("thread", np.int64), column("start", np.int64), column("end", np.int64),
+                      column("codes", np.int32), payload)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

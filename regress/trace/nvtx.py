@@ -16,7 +16,7 @@ from regress.trace.codes import Codes
 from regress.trace.export_db import ExportDb
 from regress.trace.host_ranges import HOST_COMM_RANGE, RANK_MARK, is_step, kept_by
 from regress.trace.names import operation
-from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, range_code
+from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, join, range_code
 from regress.trace.payload import Offsets, decode_payloads
 from regress.trace.timeline import HostComm, ReadOptions, Steps
 
@@ -70,27 +70,28 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
     """Steps, NCCL ranges and identities; empty where NVTX was not traced."""
     by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if _wanted(t, options)}
     json_by_id = {int(i): t for i, t in zip(ids, texts, strict=True) if t.startswith("{")}
-    rows: list[_Row] = []
-    for table in db.tables("NVTX_EVENTS"):
-        rows += db.fetch(*_query(db, table, list(by_id), options))
     found: dict[str, list[tuple[int, int, int]]] = {}
     marks: dict[int, tuple[int, int]] = {}
-    nccl: list[tuple[_Row, str]] = []
-    clipped = 0
-    for row in rows:
-        start, end, kind, thread, inline, text_id = row[:6]
-        text = inline if inline is not None else by_id.get(text_id, "")
-        if text.startswith("nccl") and end is not None and kind in _RANGES:
-            nccl.append((row, text))
-            continue
-        mark = RANK_MARK.fullmatch(text)
-        if mark:
-            marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
-        elif kind in _RANGES and end is None:
-            clipped += 1
-        elif kind in _RANGES:
-            found.setdefault(text, []).append((start, end, thread & ~_THREAD_BITS))
-    ranges = _nccl_ranges(nccl, json_by_id, _offsets(db))
+    parts: list[NcclRanges] = []
+    offsets, clipped = _offsets(db), 0
+    for table in db.tables("NVTX_EVENTS"):
+        for batch in db.batches(*_query(db, table, list(by_id), options)):
+            nccl: list[tuple[_Row, str]] = []
+            for row in batch:
+                start, end, kind, thread, inline, text_id = row[:6]
+                text = inline if inline is not None else by_id.get(text_id, "")
+                if text.startswith("nccl") and end is not None and kind in _RANGES:
+                    nccl.append((row, text))
+                    continue
+                mark = RANK_MARK.fullmatch(text)
+                if mark:
+                    marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
+                elif kind in _RANGES and end is None:
+                    clipped += 1
+                elif kind in _RANGES:
+                    found.setdefault(text, []).append((start, end, thread & ~_THREAD_BITS))
+            parts.append(_nccl_ranges(nccl, json_by_id, offsets))
+    ranges = join(parts)
     named = {text: _steps(spans, processes) for text, spans in found.items() if kept_by(text, options)}
     steps = [span for text, spans in found.items() if is_step(text, options) for span in spans]
     return NvtxFound(_steps(steps, processes), _host_comm(found, processes), ranges, marks, _ranks_named(ranges), named,

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regress.errors import TraceInputError
@@ -95,6 +95,8 @@ def read_traces(paths: Sequence[Path], *, export: Export | None = None, options:
     doubled = next((path for i, path in enumerate(paths) if path in paths[:i]), None)
     if doubled is not None:
         raise TraceInputError("named twice", where=str(doubled), accepted="each file once")
+    if within is not None:
+        options = replace(options, keep=options.keep | {within})
     count = _workers(paths) if workers is None else min(workers, len(paths))
     if count > 1:
         with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:

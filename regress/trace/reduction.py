@@ -49,11 +49,12 @@ def reduce_timeline(timeline: Timeline, within: str | None = None) -> tuple[Lane
     within: keep only kernels launched (and copies and calls begun) inside the named host ranges of that text.
     """
     lanes = []
-    for (process, device), every in sorted(lanes_of(timeline).items(), key=lambda item: (item[0][1], item[0][0])):
+    for (process, device), every in lanes_of(timeline):
         limits = None if within is None else _ranges(timeline.named.get(within), process)
         rows = every if limits is None else every[covers(limits, timeline.kernels.launch[every])]
         if len(rows):
             lanes.append(_reduce(timeline, process, device, rows, limits))
+    lanes.sort(key=lambda lane: (lane.device, lane.key))
     used = {lane.key for lane in lanes}
     for process, owner in enumerate(timeline.processes):
         limits = None if within is None else _ranges(timeline.named.get(within), process)

@@ -40,6 +40,7 @@ from regress.trace.window import timeline_windows
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+UInt32 = NDArray[np.uint32]
 
 _COPY_CODES = {1: CopyKind.HOST_TO_DEVICE, 2: CopyKind.DEVICE_TO_HOST, 8: CopyKind.DEVICE_TO_DEVICE, 10: CopyKind.PEER}
 _PAGEABLE = 0
@@ -53,7 +54,7 @@ class Names:
     texts: list[str]
     comm: NDArray[np.bool_]
 
-    def rows(self, ids: Int64) -> NDArray[np.int32]:
+    def rows(self, ids: Int64 | Int32) -> Int32:
         """The row of each id; row 0 for an id that StringIds lacks."""
         if len(self.ids) == 0:
             return np.zeros(len(ids), np.int32)
@@ -81,10 +82,11 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         kernels, correlation, grid = _read_kernels(db, names, processes)
         launches = read_launches(db, names.call_ids(CallKind.LAUNCH), processes)
         kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
-        del correlation
+        launched = _launched(launches, launch_row, kernels)
+        # The biggest tables are not needed any more: what is read next must not come on top of them.
+        del correlation, launches, launch_row
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
-        comm = _comm_calls(kernels, grid, texts, _launched(launches, launch_row, kernels), nvtx.nccl)
-        del launches, launch_row
+        comm = _comm_calls(kernels, grid, texts, launched, nvtx.nccl)
         timeline = Timeline(
             file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
             names=tuple(texts), kernels=kernels, comm=comm, copies=_read_copies(db, processes),
@@ -97,11 +99,13 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         timeline = replace(timeline, processes=_processes(processes, nvtx))
         if len(kernels) == 0 and len(nvtx.host_comm.start) == 0:
             raise no_kernels(db)
-        gpus = read_gpus(db, timeline)
-        return replace(timeline, gpus=gpus, gpu_metrics=read_gpu_metrics(db, gpus, timeline_windows(timeline)))
+        timeline = replace(timeline, gpus=read_gpus(db, timeline))
+        if not db.tables("GPU_METRICS"):
+            return timeline
+        return replace(timeline, gpu_metrics=read_gpu_metrics(db, timeline.gpus, timeline_windows(timeline)))
 
 
-def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, Int64, Int32]:
+def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, UInt32, Int32]:
     """Kernel columns, the correlation id of each, and the grid size of the communication kernels among them.
 
     Kernels of negative duration stay, for the health check.
@@ -123,15 +127,15 @@ def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels
     rows = name.int32()
     kernels = Kernels(start=start.int64(), end=end.int64(), process=process.int32(), device=device.int32(),
                       stream=stream.int32(), name=rows, is_comm=names.comm[rows], launch=np.empty(0, np.int64))
-    return kernels, correlation.int64(), grid.int32()
+    return kernels, correlation.uint32(), grid.int32()
 
 
-def _launched(launches: Launches, launch_row: Int64, kernels: Kernels) -> tuple[Int64, Int64]:
+def _launched(launches: Launches, launch_row: Int32, kernels: Kernels) -> tuple[Int64, Int64]:
     """Thread and start of the launch of each communication kernel; -1 and NO_TIME where it was not recorded."""
     row = launch_row[np.flatnonzero(kernels.is_comm)]
     thread, start = np.full(len(row), -1, np.int64), np.full(len(row), NO_TIME, np.int64)
     seen = row >= 0
-    thread[seen], start[seen] = launches.thread[row[seen]], launches.start[row[seen]]
+    thread[seen], start[seen] = launches.thread_ids[launches.thread[row[seen]]], launches.start[row[seen]]
     return thread, start
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,10 +63,12 @@ def lane_window(timeline: Timeline, process: int, rows: Int64, limits: Intervals
     return Window(int(start[first]), stop, WindowSource.STEPS, host, count)
 
 
-def lanes_of(timeline: Timeline) -> dict[tuple[int, int], Int64]:
-    """(process, device) to its kernels' rows in order of start; kernels of negative duration are left out."""
+def lanes_of(timeline: Timeline) -> Iterator[tuple[tuple[int, int], Int64]]:
+    """(process, device) and its kernels' rows in order of start; kernels of negative duration are left out.
+
+    One lane at a time: the rows of all lanes of a big trace are too much to hold at once.
+    """
     kernels = timeline.kernels
-    found: dict[tuple[int, int], Int64] = {}
     for process in range(len(timeline.processes)):
         rows = np.flatnonzero(kernels.process == process)
         for device in np.unique(kernels.device[rows]).tolist():
@@ -75,11 +78,10 @@ def lanes_of(timeline: Timeline) -> dict[tuple[int, int], Int64]:
             if (begun[1:] < begun[:-1]).any():
                 mine = mine[np.argsort(begun, kind="stable")]
             if len(mine):
-                found[process, int(device)] = mine
-    return found
+                yield (process, int(device)), mine
 
 
 def timeline_windows(timeline: Timeline) -> dict[tuple[int, int], tuple[int, int]]:
     """The window of every lane of a timeline, as start and end in ns."""
-    windows = {lane: lane_window(timeline, lane[0], rows) for lane, rows in lanes_of(timeline).items()}
+    windows = {lane: lane_window(timeline, lane[0], rows) for lane, rows in lanes_of(timeline)}
     return {lane: (window.start, window.end) for lane, window in windows.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regress.trace.intervals import EMPTY, Intervals, clip, covers, difference, gaps, intersection, union
@@ -26,6 +26,7 @@ def _covered(found: Intervals) -> set[int]:
     return {t for s, e in zip(found.start.tolist(), found.end.tolist(), strict=True) for t in range(s, e)}
 
 
+@settings(deadline=None)
 @given(_RAW)
 def test_union_covers_what_any_interval_covers(raw: list[tuple[int, int]]) -> None:
     found = _made(raw)
@@ -33,12 +34,14 @@ def test_union_covers_what_any_interval_covers(raw: list[tuple[int, int]]) -> No
     assert found.total == len(_cells(raw))
 
 
+@settings(deadline=None)
 @given(_RAW, _RAW)
 def test_intersection_and_difference_are_those_of_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
     assert _covered(intersection(_made(a), _made(b))) == _cells(a) & _cells(b)
     assert _covered(difference(_made(a), _made(b))) == _cells(a) - _cells(b)
 
 
+@settings(deadline=None)
 @given(_RAW, st.integers(-5, 80), st.integers(-5, 80))
 def test_gaps_and_clip_share_out_the_window(raw: list[tuple[int, int]], start: int, end: int) -> None:
     window = set(range(start, end))
@@ -46,6 +49,7 @@ def test_gaps_and_clip_share_out_the_window(raw: list[tuple[int, int]], start: i
     assert _covered(clip(_made(raw), start, end)) == window & _cells(raw)
 
 
+@settings(deadline=None)
 @given(_RAW, st.lists(st.integers(-5, 90), max_size=10))
 def test_covers_counts_an_intervals_own_end(raw: list[tuple[int, int]], times: list[int]) -> None:
     cells = _cells(raw)

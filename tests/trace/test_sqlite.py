@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from regress.errors import TraceInputError
+from regress.trace.messages import message_sizes
 from regress.trace.read import read_timeline, read_traces
 from regress.trace.sqlite import read_sqlite
 from regress.trace.timeline import ReadOptions
@@ -155,6 +156,14 @@ def test_an_analysis_can_be_kept_to_one_case(tmp_path: Path) -> None:
     assert [lane.kernels for lane in analysis.lanes] == [4, 4]
     assert analysis.matching.count == 2
     assert read_traces([path]).matching.count == 4
+
+
+@pytest.mark.parametrize(("text", "operation"), [("all_reduce/16777216", "AllReduce"), ("all_gather/4096", "AllGather")])
+def test_any_range_can_be_kept_to(text: str, operation: str) -> None:
+    """25 timed calls; the five of warm-up lie outside the range."""
+    analysis = read_traces([sample("nvlink/micro")], within=text)
+    assert [(row.operation, row.size_bytes, row.count) for row in message_sizes(analysis)] == [
+        (operation, int(text.partition("/")[2]), 25)]
 
 
 def test_custom_kernels_communicate_when_told_so(tmp_path: Path) -> None:
