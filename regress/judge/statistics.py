@@ -186,12 +186,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-PAIRED_LOOKS = {5: 0.1, 10: 0.4, 15: 0.2, 20: 0.3}
+PAIRED_LOOKS = {5: 0.1, 10: 0.4, 15: 0.15, 20: 0.2, 30: 0.15}
 """Interleaved launches a side after which a confirmation may stop, and the share of the error each look may spend.
 
-Most of it comes at 10: at 5 a t test has too few degrees of freedom to use more, and what is left keeps a second
-chance for effects near the bound. The shares add up to 1, so by the union bound the sequence keeps its error however
-its looks depend on each other (the Bonferroni form of Lan and DeMets 1983)."""
+Most of it comes at 10: at 5 a t test has too few degrees of freedom to use more. What is left keeps a chance for
+effects near the bound, and the look at 30 is for busy hosts, whose launches spread by 20 %. The shares add up to 1, so
+by the union bound the sequence keeps its error however its looks depend on each other (the Bonferroni form of Lan and
+DeMets 1983)."""
 
 FRESH_LOOKS = {5: 0.2, 10: 0.8}
 """The same for fresh launches against the window. More than 10 add little: the spread between sessions stays."""

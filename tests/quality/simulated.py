@@ -151,12 +151,13 @@ def _verdict(findings: dict[int, Decision | None], still: list[int]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares over builds, mean launches of a build, and the share that was red within 10 fresh pairs."""
+    """Shares over builds, mean launches of a build, and the shares that were red within 10 and 20 fresh pairs."""
 
     red: float
     inconclusive: float
     launches: float
     red_within_10: float
+    red_within_20: float
     builds: int
 
 
@@ -166,4 +167,5 @@ def rates(noise: Noise, gate: Gate, change: float, builds: int, seed: int) -> Ra
     outcomes = [build(rng, noise, gate, change) for _ in range(builds)]
     red = [o for o in outcomes if o.verdict is Verdict.REGRESSION]
     return Rates(len(red) / builds, sum(o.verdict is Verdict.INCONCLUSIVE for o in outcomes) / builds,
-                 float(np.mean([o.launches for o in outcomes])), sum(o.pairs <= 10 for o in red) / builds, builds)
+                 float(np.mean([o.launches for o in outcomes])), sum(o.pairs <= 10 for o in red) / builds,
+                 sum(o.pairs <= 20 for o in red) / builds, builds)
