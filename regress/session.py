@@ -11,12 +11,12 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 from regress.catalog import Shelves, open_shelves
-from regress.config import Config, load_config
+from regress.config import Config, DeviceProfiles, load_config
 from regress.errors import EnvironmentUnfitError, UsageError
 from regress.history.store import open_history
 from regress.measure.base import resolve_base
@@ -37,7 +37,8 @@ class GateRequest:
     """What the user asked for, whichever face took it.
 
     root: the repository under test. config: a thresholds file, None for the packaged one. history: folder or URL.
-    measure: False when cases are only listed, which touches no history.
+    measure: False when cases are only listed, which touches no history. quick: two short launches a case and no trace
+    unless asked for, for an answer within a minute; a suspicion is confirmed only as far as that minute goes.
     """
 
     root: Path
@@ -52,6 +53,7 @@ class GateRequest:
     json: Path | None = None
     html: Path | None = None
     measure: bool = True
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,29 @@ def open_gate(request: GateRequest) -> Gate:
     shelves = open_shelves()
     config = load_config(request.config, shelves.catalog())
     _check_request(request, config)
+    if request.quick:
+        request, config = quickened(request, config)
     ranks = plan_ranks(request.device)
     wished = config.device(ranks.device).ranks
     if wished is not None:
         ranks = plan_ranks(request.device, wished)
     tracer = choose_tracer(request.trace, ranks.device) if request.measure else Tracer("none")
     return Gate(request, config, shelves, ranks, plan_cases(config, ranks), tracer)
+
+
+QUICK_SECONDS = 60.0
+QUICK_CASE_SECONDS = 0.1
+QUICK_LAUNCHES = 2
+"""The fewest that tell how much launches differ, without which nothing can be judged."""
+
+
+def quickened(request: GateRequest, config: Config) -> tuple[GateRequest, Config]:
+    """The same gate within a minute; what the request names itself (launches, budget, a tracer) stays as it is."""
+    profiles = [replace(profile, launches=QUICK_LAUNCHES, case_duration=min(profile.case_duration, QUICK_CASE_SECONDS))
+                for profile in (config.devices.cpu, config.devices.cuda)]
+    return (replace(request, budget=request.budget or QUICK_SECONDS,
+                    trace="none" if request.trace == "auto" else request.trace),
+            replace(config, devices=DeviceProfiles(*profiles)))
 
 
 def _check_request(request: GateRequest, config: Config) -> None:

@@ -47,6 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", **{**settings, **(more if name == "json" else {})})
     parser.add_argument("--case", action="append", default=[], metavar="PATTERN",
                         help="only cases whose id matches this shell pattern; repeatable")
+    parser.add_argument("--quick", action="store_true",
+                        help="an answer within a minute: two short launches, no trace; for a desk, before a push")
     parser.add_argument("--list", action="store_true", help="print the cases and measure nothing")
 
 
@@ -61,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         root=here, config=config, history=arguments.history or ".comm-regress", device=arguments.device,
         launches=arguments.launches, budget=arguments.budget, trace=arguments.trace, base=arguments.base,
         accept=arguments.accept, json=Path(arguments.json) if arguments.json and not to_stdout else None,
-        html=Path(arguments.html) if arguments.html else None, measure=not arguments.list))
+        html=Path(arguments.html) if arguments.html else None, measure=not arguments.list,
+        quick=arguments.quick))
     chosen = [planned for planned in gate.plan
               if not arguments.case or any(matches(planned.case.id, pattern) for pattern in arguments.case)]
     if not chosen:

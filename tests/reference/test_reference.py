@@ -24,8 +24,9 @@ def test_every_metric_and_every_option_has_its_row() -> None:
     shelves, made = open_shelves(), pages()
     for name in shelves.metrics:
         assert f"| `{name}` |" in made["metrics.md"]
-    for variant in (*shelves.detectors.values(), *shelves.sinks.values()):
-        for declared in fields(variant.options):
+    options = [*(one.options for one in shelves.detectors.values()), *(one.options for one in shelves.sinks.values())]
+    for kind in options:
+        for declared in fields(kind):
             assert f"| `{declared.name}` |" in made["thresholds.md"]
 
 
