@@ -36,9 +36,12 @@ def bar(scale: float) -> None:
     unchanged = rates(BAR, gate, 0.0, count, SEED)
     print(f"\nUnchanged, 1 series, {count} builds: {100 * unchanged.red:.3f} % red, "
           f"{100 * unchanged.inconclusive:.2f} % inconclusive, {unchanged.launches:.1f} launches a build")
+    print("\n| change | builds | red | within 10 pairs | within 20 | inconclusive | launches a build |\n"
+          "|---|---|---|---|---|---|---|")
     for change in (0.03, 0.05, 0.10):
         found = rates(BAR, gate, change, int(3000 * scale), SEED + 1)
         print(f"| +{change:.0%} | {found.builds} | {100 * found.red:.1f} % | {100 * found.red_within_10:.1f} % | "
+              f"{100 * found.red_within_20:.1f} % | "
               f"{100 * found.inconclusive:.1f} % | {found.launches:.1f} |")
 
 
