@@ -66,6 +66,10 @@ def require_collectives(lanes: Iterable[Lane], planned: int) -> None:
 
 def _refuse_silent_ranks(lanes: Sequence[Lane]) -> None:
     """Several ranks must all communicate: one without a collective was not captured, or is no rank."""
+    lost = [lane for lane in lanes if lane.on_host]
+    if 0 < len(lost) < len(lanes):
+        raise TraceUnfitError(f"pid {lost[0].pid} ran collectives but shows no kernel, while other ranks have kernels",
+                              where=lost[0].file, next_step="profile again; the capture lost that rank's GPU events")
     if len(lanes) < 2:
         return
     silent = [lane for lane in lanes if len(lane.collectives) == 0]

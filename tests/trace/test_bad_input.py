@@ -74,6 +74,12 @@ def _silent_rank(folder: Path) -> list[Path]:
     return [made.write(folder / "t.sqlite")]
 
 
+def _lost_gpu_events(folder: Path) -> list[Path]:
+    made = two_ranks()
+    made.nvtx(12, 10_000, 20_000, "allreduce/4096")
+    return [made.write(folder / "t.sqlite")]
+
+
 def _ranks(*ranks: tuple[int, int], shift_us: float = 0.0) -> Made:
     def make(folder: Path) -> list[Path]:
         files = []
@@ -150,6 +156,7 @@ UNFIT: dict[str, tuple[Made, str]] = {
     "graphs-as-a-whole": (_graphs_only, "--cuda-graph-trace=node"),
     "no-nccl": (_no_nccl, "no communication kernel although 2 ranks"),
     "silent-rank": (_silent_rank, r"rank \d has kernels but no collective"),
+    "gpu-events-lost": (_lost_gpu_events, "pid 12 ran collectives but shows no kernel"),
     "nothing-in-json": (_text("n.json", b'{"traceEvents": []}'), "neither a GPU kernel nor a collective"),
     "public-slice": (lambda _: [sample("public/nsys-ai_h100_2gpu_1s")], "no communication kernel although 2 ranks"),
 }

@@ -158,7 +158,8 @@ def test_an_analysis_can_be_kept_to_one_case(tmp_path: Path) -> None:
     assert read_traces([path]).matching.count == 4
 
 
-@pytest.mark.parametrize(("text", "operation"), [("all_reduce/16777216", "AllReduce"), ("all_gather/4096", "AllGather")])
+@pytest.mark.parametrize(("text", "operation"), [
+    ("all_reduce/16777216", "AllReduce"), ("all_gather/4096", "AllGather")])
 def test_any_range_can_be_kept_to(text: str, operation: str) -> None:
     """25 timed calls; the five of warm-up lie outside the range."""
     analysis = read_traces([sample("nvlink/micro")], within=text)
