@@ -58,6 +58,7 @@ def import_(history: History, source: str) -> Imported:
     """
     added = already = 0
     problems: list[Problem] = []
+    history.refresh()
     try:
         with _opened(source, "rb") as stream:
             for number, line in enumerate(stream, 1):

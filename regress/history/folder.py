@@ -114,10 +114,10 @@ class FolderBackend:
     def add(self, run: Run) -> str:
         """Write the file, then index it. The run is safe once the file is: the index catches up by itself."""
         path = self.files.write(run)
-        status = path.stat()
+        entry = self.files.entry(path.name)
         try:
             with self.database.writing() as connection:
-                index.put(connection, run, Entry(path.name, status.st_size, status.st_mtime_ns))
+                index.put(connection, run, entry)
         except sqlite3.Error as error:
             raise HistoryWriteError(f"the run is stored, but the index does not take it: {error}", where=str(path),
                                     next_step="free some disk space and run `regress history reindex`") from error
@@ -178,7 +178,7 @@ class FolderBackend:
     def drop_samples(self, location: str) -> int:
         """Rewrite one file without samples and index it again; returns the bytes freed."""
         freed = self.files.drop_samples(location)
-        entry = self.files.entries()[location]
+        entry = self.files.entry(location)
         run = self.files.read(location)
         with self.database.writing() as connection:
             index.forget(connection, [location])

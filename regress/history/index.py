@@ -96,6 +96,7 @@ class Window:
     main_only: bool = False
     since: str | None = None
     before: str | None = None
+    id_prefix: str | None = None
 
     def clause(self, where: str = "window") -> tuple[str, dict[str, Bound]]:
         """SQL conditions on the run table (alias r) and their values."""
@@ -109,6 +110,10 @@ class Window:
             if moment is not None:
                 parts.append(f"r.started_at {sign} :{name}")
                 values[name] = time_key(moment, where)
+        if self.id_prefix is not None:
+            # Not LIKE and no range: neither means the same under every collation.
+            parts.append("substr(r.run_id, 1, :id_length) = :id_prefix")
+            values.update(id_prefix=self.id_prefix, id_length=len(self.id_prefix))
         return " AND ".join(parts), values
 
 
@@ -220,12 +225,15 @@ def problems(connection: Connection) -> list[Problem]:
     return [Problem(str(location), str(reason)) for location, reason in found]
 
 
-def run_rows(connection: Connection, window: Window) -> list[RunRow]:
-    """The runs of a window by time, newest first."""
+def run_rows(connection: Connection, window: Window, limit: int | None = None) -> list[RunRow]:
+    """The runs of a window by time, newest first; at most `limit` of them."""
     condition, values = window.clause()
+    bound = "" if limit is None else f" LIMIT {int(limit)}"
     found = connection.rows(
         "SELECT r.id, r.run_id, r.attempt, r.started_at, r.commit_sha, r.location, r.accepted, r.has_samples "
-        f"FROM comm_regress_run r WHERE {condition} ORDER BY r.started_at DESC, r.run_id DESC, r.attempt DESC", values)
+        f"FROM comm_regress_run r WHERE {condition} "
+        f"ORDER BY r.started_at DESC, r.run_id DESC, r.attempt DESC{bound}",
+        values)
     return [RunRow(row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), bool(row[7])) for row in found]
 
 

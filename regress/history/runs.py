@@ -153,6 +153,14 @@ class RunFiles:
                     found[item.name] = Entry(item.name, status.st_size, status.st_mtime_ns)
         return found
 
+    def entry(self, name: str) -> Entry:
+        """One run file as the folder shows it; RecordError when it is gone."""
+        try:
+            status = (self.runs_dir / name).stat()
+        except OSError as error:
+            raise RecordError(f"gone: {error.strerror}", where=str(self.runs_dir / name)) from error
+        return Entry(name, status.st_size, status.st_mtime_ns)
+
     def write(self, run: Run) -> Path:
         """Store a run; the same run again is left as it is. HistoryWriteError when the disk does not take it."""
         target = self.runs_dir / file_name(run, self._compress)
@@ -177,14 +185,14 @@ class RunFiles:
     def drop_samples(self, name: str) -> int:
         """Replace a run file by the same run without raw samples; returns the bytes that were freed."""
         target = self.runs_dir / name
-        before = target.stat().st_size
+        before = self.entry(name).size_bytes
         content = to_json(without_samples(self.read(name)))
         try:
             write_whole(target, gzip.compress(content, 6, mtime=0) if name.endswith(".gz") else content)
         except OSError as error:
             raise HistoryWriteError(f"could not be rewritten without samples: {error}", where=str(target),
                                     next_step="nothing was lost; free some disk space and prune again") from error
-        return before - target.stat().st_size
+        return before - self.entry(name).size_bytes
 
     def mark(self, mark: AcceptedMark) -> None:
         """Store an acceptance; the same one again changes nothing."""

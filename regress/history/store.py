@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = ".comm-regress"
 ItemT = TypeVar("ItemT")
 
+_RUNS_OUT_OF_TURN = 500
+"""How many newer runs an old commit, measured late, may be found behind."""
+
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -114,7 +117,7 @@ class History:
         environment: a fingerprint. since, before: ISO 8601, since included and before excluded, by start of the run.
         samples: False answers from the index, with every statistic but no raw samples; True reads the stored runs.
         """
-        rows = self.rows(Window(environment, main_only, since, before))
+        rows = self.rows(Window(environment, main_only, since, before), None if accepted_only else limit)
         marks = self._marks()
         if accepted_only:
             rows = [row for row in rows if row.accepted or (row.run_id, row.attempt) in marks]
@@ -136,12 +139,16 @@ class History:
         row = self._find(run_id)
         return self._run(row, self._marks(), samples=True)
 
-    def rows(self, window: Window) -> list[RunRow]:
-        """What the index knows of the runs of a window, newest first."""
+    def rows(self, window: Window, limit: int | None = None) -> list[RunRow]:
+        """What the index knows of the runs of a window, newest first; at most `limit` of them.
+
+        With a limit, ancestry is looked at among that many runs and 500 more by time.
+        """
         self._backend.sync()
+        looked_at = limit if limit is None or self._repository is None else limit + _RUNS_OUT_OF_TURN
         with self._reading() as connection:
-            found = index.run_rows(connection, window)
-        return self._arranged(found, lambda row: row.commit)
+            found = index.run_rows(connection, window, looked_at)
+        return self._arranged(found, lambda row: row.commit)[:limit]
 
     def series(self, case: str, metric: str, *, environment: str | None = None, main_only: bool = False,
                since: str | None = None, before: str | None = None) -> pd.DataFrame:
@@ -161,7 +168,7 @@ class History:
         """
         from regress.history import frames
 
-        rows = self.rows(Window(environment, main_only))[:last]
+        rows = self.rows(Window(environment, main_only), last)
         with self._reading() as connection:
             return frames.medians(connection, rows)
 
@@ -205,12 +212,15 @@ class History:
         return sum(self._backend.drop_samples(row.location) for row in old
                    if row.has_samples and not row.accepted and (row.run_id, row.attempt) not in marks)
 
+    def refresh(self) -> None:
+        """Look at what others have stored since the last question; questions do so by themselves."""
+        self._backend.sync()
+
     def remember(self, run: Run) -> bool:
         """Store a run that came from another history; False where it was there already.
 
-        An acceptance that it brings is kept in both cases.
+        An acceptance that it brings is kept in both cases. `refresh` first, once for many runs.
         """
-        self._backend.sync()
         identity: dict[str, index.Bound] = {"run_id": run.run_id, "attempt": run.attempt}
         with self._reading() as connection:
             there = connection.rows("SELECT location FROM comm_regress_run WHERE run_id = :run_id "
@@ -225,7 +235,7 @@ class History:
         return not there
 
     def _find(self, prefix: str) -> RunRow:
-        found = [row for row in self.rows(Window()) if row.run_id.startswith(prefix)]
+        found = self.rows(Window(id_prefix=prefix))
         exact = [row for row in found if row.run_id == prefix] or found
         ids = sorted({row.run_id for row in exact})
         if len(ids) != 1 or not prefix:
