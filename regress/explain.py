@@ -176,7 +176,7 @@ def _rank_json(lane: Lane, arrival: Arrival | None) -> dict[str, Json]:
 
 def render_text(explanation: Explanation) -> str:
     """The explanation as plain text for a terminal: head line, metrics, message sizes, findings, warnings."""
-    steps = "" if explanation.steps is None else f", {explanation.steps} steps"
+    steps = f", {explanation.steps} step{'s' if explanation.steps > 1 else ''}" if explanation.steps else ""
     over = "step ranges" if explanation.window == "steps" else "first kernel's start to last kernel's end"
     where = f"{explanation.devices} GPU{'s' if explanation.devices > 1 else ''}" if explanation.devices else "the CPU"
     ratios = f"; ratios over {over}" if explanation.devices else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from regress.record import Diagnosis
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CRITICAL, WARNING, INFO = "critical", "warning", "info"
 SEVERITIES = (CRITICAL, WARNING, INFO)
+NEW = "new"
 SHARE = "share_of_window"
 """The key of evidence that ranks findings of one severity: part of the window that the finding costs, at most."""
 
@@ -38,10 +39,22 @@ class Rule:
 
 
 def diagnose(analysis: Analysis, against: Analysis | None = None) -> tuple[Diagnosis, ...]:
-    """What all rules find, worst first: by severity, then by the share of the window it costs, then by name."""
+    """What all rules find, worst first: by severity, what is new, the share of the window it costs, and name.
+
+    With a run to compare with, evidence says under `new` whether the rule found nothing there, and so does the cause.
+    """
     rules = variants(sys.modules[__name__], Rule).values()
     found = [finding for rule in rules for finding in rule.check(analysis, against)]
-    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), -_share(one), one.rule)))
+    if against is not None:
+        before = {finding.rule for rule in rules for finding in rule.check(against, None)}
+        found = [_compared(finding, finding.rule not in before) for finding in found]
+    return tuple(sorted(found, key=lambda one: (SEVERITIES.index(one.severity), not one.evidence.get(NEW, True),
+                                                -_share(one), one.rule)))
+
+
+def _compared(finding: Diagnosis, new: bool) -> Diagnosis:
+    said = "new: not so in the run compared with" if new else "as in the run compared with"
+    return replace(finding, evidence={**finding.evidence, NEW: new}, cause=f"{finding.cause} ({said})")
 
 
 def _share(finding: Diagnosis) -> float:

@@ -59,6 +59,16 @@ def test_findings_are_worst_first() -> None:
     assert order == sorted(order)
 
 
+def test_against_another_run_findings_say_what_is_new() -> None:
+    now, before = (read_traces([sample(f"mps/{name}")]) for name in ("sync_loop", "good"))
+    found = {one.rule: one for one in diagnose(now, before)}
+    assert found["host_sync"].evidence["new"] is True
+    assert "not so in the run compared with" in found["host_sync"].cause
+    assert found["exposed_comm"].evidence["new"] is False
+    order = [(one.severity, one.evidence["new"]) for one in diagnose(now, before)]
+    assert order == [("critical", True), ("warning", True), ("warning", False)]
+
+
 def test_every_rule_says_what_it_rests_on() -> None:
     rules = variants(regress.diagnose, Rule)
     assert len(rules) >= 11
