@@ -58,6 +58,20 @@ class Baseline:
         return {outcome.case.id: outcome.case for run in self.runs for launch in run.launches
                 for outcome in launch.outcomes}
 
+    def renamed(self, planned: Sequence[Case]) -> tuple[str, ...]:
+        """One sentence where planned cases have no history while others of the newest run are planned no more.
+
+        A case renamed or re-parametrised is another case; a mere selection of cases is not mentioned.
+        """
+        known = self.cases()
+        new = [case.id for case in planned if case.id not in known]
+        last = {o.case.id for launch in self.runs[-1].launches for o in launch.outcomes} if self.runs else set()
+        gone = sorted(last - {case.id for case in planned})
+        if not new or not gone:
+            return ()
+        return (f"no history: {', '.join(new)}; measured in the newest baseline run and not planned now: "
+                f"{', '.join(gone)}. If a case was renamed, its history does not follow",)
+
     def inconclusive_in_a_row(self, case_id: str) -> int:
         """How many of the latest runs here, in a row, left this case inconclusive."""
         count = 0

@@ -14,11 +14,11 @@ from functools import cache
 import regress.judge.detectors as shelf
 from regress.errors import EXIT_OK, EXIT_REGRESSION, EXIT_UNTRUSTED
 from regress.judge.baseline import Baseline, as_window, launches_with, same_kind
+from regress.judge.correction import corrected
 from regress.judge.detectors import ALPHA, Detector, Series, SeriesOptions
-from regress.judge.statistics import holm
 from regress.record import Case, Finding, Launch, Run, Verdict
 from regress.shelf import variants
-from regress.units import Better, Unit, format_seconds
+from regress.units import Better, Unit, format_change, format_seconds
 
 Policy = Mapping[str, object]
 """Options of one series by detector name. A detector that is not in it does not look at the series."""
@@ -100,7 +100,7 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
         if series.confirmed and series.base:
             fresh_cases.add(case_id)
         judged += [_marked(f, series, policy) for f in _opinions(series, policy)]
-    judged = _corrected(judged, fresh_cases, alpha)
+    judged = corrected(judged, fresh_cases, alpha)
     seconds = _seconds_per_launch(launches)
     settled: list[Finding] = []
     for finding in judged:
@@ -168,35 +168,6 @@ def _marked(finding: Finding, series: Series, policy: Policy) -> Finding:
 
 def _standing(policy: Policy) -> SeriesOptions:
     return next((options for options in policy.values() if isinstance(options, SeriesOptions)), SeriesOptions())
-
-
-def _corrected(findings: Sequence[Finding], fresh_cases: set[str], alpha: float) -> list[Finding]:
-    """Holm's correction: what is significant alone may not be so among many series.
-
-    Each detector's gated findings are one family, the others another. Series re-measured against an interleaved base
-    form their own: those launches are independent of what made the series suspect, so only the suspects count.
-    """
-    corrected = list(findings)
-    families: dict[tuple[str, bool, bool], list[int]] = {}
-    for index, finding in enumerate(findings):
-        if finding.p_value is not None:
-            key = (finding.detector, finding.gated, finding.case in fresh_cases)
-            families.setdefault(key, []).append(index)
-    for members in families.values():
-        p_values = holm([findings[i].p_value or 0.0 for i in members])
-        for index, adjusted in zip(members, p_values, strict=True):
-            finding = findings[index]
-            if adjusted > alpha and finding.significant:
-                corrected[index] = _demoted(finding, adjusted, len(members), alpha)
-    return corrected
-
-
-def _demoted(finding: Finding, adjusted: float, family: int, alpha: float) -> Finding:
-    verdict = {Verdict.REGRESSION: Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT: Verdict.PASS}.get(
-        finding.verdict, finding.verdict)
-    reason = f"{finding.reason}; among {family} series p = {adjusted:.2g}, which is above {alpha:g}"
-    return replace(finding, significant=False, verdict=verdict,
-                   reason=reason if verdict is not finding.verdict else finding.reason)
 
 
 def _health(finding: Finding, health: Sequence[HealthNote]) -> Finding:
@@ -288,20 +259,29 @@ def _folded(findings: Sequence[Finding], policies: Policies, baseline: Baseline,
     verdicts = {name: _worst([f.verdict for f in gating if f.case == name]) for name in names}
     verdict = _worst(list(verdicts.values()))
     regressed = any(f.verdict is Verdict.REGRESSION for f in gating)
+    beyond = _beyond_policy(gating, policies, baseline)
+    warnings += [f"{f.metric} of {f.case} regressed, which only warns here: {f.reason}" for f in findings
+                 if f.severity == "warn" and f.verdict is Verdict.REGRESSION]
+    warnings += [f"{f.metric} of {f.case} improved by {format_change(f.change)}; accept the run to hold later runs "
+                 "to it" for f in gating if f.verdict is Verdict.IMPROVEMENT]
+    return Judgement(verdict, exit_status(verdict, regressed, bool(beyond)), verdicts, tuple(findings), suspects,
+                     tuple(dict.fromkeys([*baseline.notes, *baseline.renamed(planned), *warnings, *beyond])))
+
+
+def _beyond_policy(gating: Sequence[Finding], policies: Policies, baseline: Baseline) -> list[str]:
+    """What the policies do not let pass, though nothing regressed, one sentence each."""
     beyond = []
     for finding in gating:
         standing = _standing(policies.get((finding.case, finding.metric), {}))
         row = baseline.inconclusive_in_a_row(finding.case) + 1
         if finding.verdict is Verdict.INCONCLUSIVE and (
                 standing.inconclusive == "fail" or 0 < standing.inconclusive_limit <= row):
-            beyond.append(f"{finding.metric} of {finding.case} is inconclusive for the {row}. run in a row; measure "
-                          "more launches, give a base to compare with, or choose a larger effect")
+            lasting = f"{row} runs in a row" if row > 1 else "and its policy does not let that pass"
+            beyond.append(f"{finding.metric} of {finding.case} is inconclusive, {lasting}; measure more "
+                          "launches, give a base to compare with, or choose a larger effect")
         if finding.verdict is Verdict.NO_BASELINE and standing.no_baseline == "fail":
             beyond.append(f"{finding.metric} of {finding.case} has no baseline, and `no_baseline: fail` asks for one")
-    warnings += [f"{f.metric} of {f.case} regressed, which only warns here: {f.reason}" for f in findings
-                 if f.severity == "warn" and f.verdict is Verdict.REGRESSION]
-    return Judgement(verdict, exit_status(verdict, regressed, bool(beyond)), verdicts, tuple(findings), suspects,
-                     tuple(dict.fromkeys([*baseline.notes, *warnings, *beyond])))
+    return beyond
 
 
 def _worst(found: Sequence[Verdict]) -> Verdict:

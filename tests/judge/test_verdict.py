@@ -68,6 +68,18 @@ def test_an_improvement_needs_no_confirmation_and_fails_nothing() -> None:
     assert (found.verdict, found.exit_status) == (Verdict.IMPROVEMENT, 0)
 
 
+def test_an_improvement_asks_to_be_accepted() -> None:
+    found = judge(launches([v * 0.5 for v in QUIET]), window(), policies())
+    assert any("improved by -50" in w and "accept the run" in w for w in found.warnings)
+
+
+def test_a_renamed_case_is_said_to_start_anew() -> None:
+    new = case("allreduce", size=2**25)
+    found = judge(launches(QUIET, of=new), window(), policies((new, METRIC)), planned=[new])
+    assert found.verdict is Verdict.NO_BASELINE
+    assert any(new.id in w and CASE.id in w and "renamed" in w for w in found.warnings)
+
+
 def test_higher_is_better_turns_the_direction() -> None:
     def bandwidth(values: list[float], session: int = 0) -> tuple[Launch, ...]:
         return launches(values, metric="busbw", unit=Unit.BYTES_PER_SECOND, better=Better.HIGHER, session=session)
@@ -145,7 +157,7 @@ def test_inconclusive_is_amber_until_it_lasts() -> None:
     before = tuple(run([1e-3], i, verdict=Verdict.INCONCLUSIVE) for i in range(9))
     lasting = judge(noisy, Baseline(runs, before), policies(shift=shift))
     assert lasting.exit_status == 10
-    assert any("10. run in a row" in w for w in lasting.warnings)
+    assert any("10 runs in a row" in w for w in lasting.warnings)
 
 
 def test_holm_over_many_series_demotes_what_one_series_alone_would_show() -> None:

@@ -103,11 +103,12 @@ def build(rng: np.random.Generator, noise: Noise, gate: Gate, change: float) -> 
     screened = [decide(list(np.exp(s[:SCREENING] + shift)), window, [], LOWER, gate.effect)
                 for s, shift, window in zip(sessions, shifts, windows, strict=True)]
     findings: dict[int, Decision | None] = dict(enumerate(screened))
-    suspects = [i for i, found in findings.items()
-                if found is None or found.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE)]
+    undecided = [i for i, found in findings.items()
+                 if found is None or found.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE)]
     used, fresh = SCREENING, 0
     roles = _order(rng, gate.base)
     for look in PAIRED_LOOKS if gate.base else FRESH_LOOKS:
+        suspects = [i for i in undecided if gate.base or _worse(findings[i])]
         if not suspects:
             break
         fresh = look
@@ -118,8 +119,14 @@ def build(rng: np.random.Generator, noise: Noise, gate: Gate, change: float) -> 
             base = np.exp(measured[~roles[:taken]])
             findings[i] = decide(list(head), windows[i], list(base), LOWER, gate.effect, confirmed=True)
         used = SCREENING + taken
-        suspects = _open(findings, suspects, len(suspects) if gate.base else gate.series)
-    return Outcome(_verdict(findings, suspects), used, fresh)
+        settled = set(suspects) - set(_open(findings, suspects, len(suspects) if gate.base else gate.series))
+        undecided = [i for i in undecided if i not in settled]
+    return Outcome(_verdict(findings, undecided), used, fresh)
+
+
+def _worse(found: Decision | None) -> bool:
+    """Without a base only what looks worse is measured again."""
+    return found is None or (found.relevant and found.comparison.estimate > 0)
 
 
 def _order(rng: np.random.Generator, base: bool) -> npt.NDArray[np.bool_]:
