@@ -96,7 +96,7 @@ def read_traces(paths: Sequence[Path], *, export: Export | None = None, options:
     if doubled is not None:
         raise TraceInputError("named twice", where=str(doubled), accepted="each file once")
     if within is not None:
-        options = replace(options, keep=options.keep | {within})
+        options = replace(options, keep=options.keep | {within}, within=within)
     count = _workers(paths) if workers is None else min(workers, len(paths))
     if count > 1:
         with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:

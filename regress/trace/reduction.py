@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.trace.intervals import EMPTY, Intervals, clip, covers, intersection, union
+from regress.trace.intervals import Intervals, clip, covers, intersection, union
 from regress.trace.lane import CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
 from regress.trace.names import CallKind, call_kind
-from regress.trace.timeline import COPY_KINDS, NO_TIME, Steps, Timeline
-from regress.trace.window import Window, WindowSource, lane_window, lanes_of, step_ranges
+from regress.trace.timeline import COPY_KINDS, NO_TIME, Timeline
+from regress.trace.window import Window, WindowSource, lane_window, lanes_of, named_ranges, step_ranges
 
 Int64 = NDArray[np.int64]
 
@@ -46,30 +46,24 @@ def split_gaps(start: Int64, end: Int64, launch: Int64, window: tuple[int, int],
 def reduce_timeline(timeline: Timeline, within: str | None = None) -> tuple[Lane, ...]:
     """The lanes of a timeline, in order of device and process.
 
-    within: keep only kernels launched (and copies and calls begun) inside the named host ranges of that text.
+    within: keep only kernels launched (and copies and calls begun) inside the named host ranges of that text; GPU counters
+    are then known only if the timeline was read for that range.
     """
     lanes = []
     for (process, device), every in lanes_of(timeline):
-        limits = None if within is None else _ranges(timeline.named.get(within), process)
+        limits = None if within is None else named_ranges(timeline, within, process)
         rows = every if limits is None else every[covers(limits, timeline.kernels.launch[every])]
         if len(rows):
             lanes.append(_reduce(timeline, process, device, rows, limits))
     lanes.sort(key=lambda lane: (lane.device, lane.key))
     used = {lane.key for lane in lanes}
     for process, owner in enumerate(timeline.processes):
-        limits = None if within is None else _ranges(timeline.named.get(within), process)
+        limits = None if within is None else named_ranges(timeline, within, process)
         mine = np.flatnonzero(timeline.host_comm.process == process)
         mine = mine if limits is None else mine[covers(limits, timeline.host_comm.start[mine])]
         if owner.key not in used and len(mine):
             lanes.append(_reduce_host(timeline, process, mine, limits))
     return tuple(lanes)
-
-
-def _ranges(steps: Steps | None, process: int) -> Intervals:
-    if steps is None:
-        return EMPTY
-    mine = steps.process == process
-    return union(steps.start[mine], steps.end[mine])
 
 
 def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: Intervals | None) -> Lane:
@@ -95,8 +89,7 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
         collectives=_collectives(timeline, rows[is_comm], window.host),
         kernel_names={timeline.names[n]: int(c) for n, c in zip(names.tolist(), counts, strict=True)},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0,
-        counters={m.name: m.window_mean for m in timeline.gpu_metrics
-                  if m.gpu == gpu and m.window_mean is not None}, lost=timeline.lost)
+        counters=_counters(timeline, gpu, limits), lost=timeline.lost)
 
 
 def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None) -> Lane:
@@ -118,6 +111,14 @@ def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Interval
         host_ns=0, host_sync_ns=0, calls=(), copies=(), collectives=collectives, kernel_names={},
         clock=timeline.host or timeline.file,
         offset_ns=timeline.began_ns or 0, lost=timeline.lost)
+
+
+def _counters(timeline: Timeline, gpu: int, limits: Intervals | None) -> dict[str, float]:
+    """Counters of the lane's GPU; none where they were averaged over another window than the lane's."""
+    if (timeline.within is None) != (limits is None):
+        return {}
+    return {metric.name: metric.window_mean for metric in timeline.gpu_metrics
+            if metric.gpu == gpu and metric.window_mean is not None}
 
 
 def _host_sync_ns(timeline: Timeline, process: int, host: Intervals) -> int:

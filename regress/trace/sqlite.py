@@ -102,7 +102,8 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         timeline = replace(timeline, gpus=read_gpus(db, timeline))
         if not db.tables("GPU_METRICS"):
             return timeline
-        return replace(timeline, gpu_metrics=read_gpu_metrics(db, timeline.gpus, timeline_windows(timeline)))
+        return replace(timeline, gpu_metrics=read_gpu_metrics(
+            db, timeline.gpus, timeline_windows(timeline, options.within)), within=options.within)
 
 
 def _read_kernels(db: ExportDb, names: Names, processes: Codes) -> tuple[Kernels, UInt32, Int32]:

@@ -34,12 +34,14 @@ class ReadOptions:
 
     step_range: text of the range around a training step (torch.profiler's `ProfilerStep#n` always counts as one).
     keep: texts of other host ranges to keep under `Timeline.named`, beside those that begin with `case:`.
-    custom_comm: finds, in a kernel's name, communication kernels that are not NCCL's.
+    custom_comm: finds, in a kernel's name, communication kernels that are not NCCL's. within: text of the host ranges
+    that GPU counters are averaged over (of what was launched inside), None for the step windows.
     """
 
     step_range: str = "step"
     keep: frozenset[str] = frozenset()
     custom_comm: re.Pattern[str] | None = None
+    within: str | None = None
 
 
 DEFAULTS = ReadOptions()
@@ -199,7 +201,7 @@ class Timeline:
 
     gpus: (process index, device) to the machine's GPU number, where the trace knows it. began_ns: absolute time (Unix
     epoch) of the file's zero, None where unknown. named: ranges of the texts a reader was asked to keep. host: as the
-    trace names the machine, "" where it does not.
+    trace names the machine, "" where it does not. within: the ranges that gpu_metrics' window means are over.
     """
 
     file: str
@@ -220,4 +222,5 @@ class Timeline:
     began_ns: int | None = None
     host: str = ""
     named: dict[str, Steps] = field(default_factory=dict)
+    within: str | None = None
     warnings: tuple[str, ...] = ()

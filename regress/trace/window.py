@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.trace.intervals import Intervals, covers, union
+from regress.trace.intervals import EMPTY, Intervals, covers, union
 from regress.trace.timeline import Timeline
 
 Int64 = NDArray[np.int64]
@@ -81,7 +81,22 @@ def lanes_of(timeline: Timeline) -> Iterator[tuple[tuple[int, int], Int64]]:
                 yield (process, int(device)), mine
 
 
-def timeline_windows(timeline: Timeline) -> dict[tuple[int, int], tuple[int, int]]:
-    """The window of every lane of a timeline, as start and end in ns."""
-    windows = {lane: lane_window(timeline, lane[0], rows) for lane, rows in lanes_of(timeline)}
-    return {lane: (window.start, window.end) for lane, window in windows.items()}
+def named_ranges(timeline: Timeline, text: str, process: int) -> Intervals:
+    """The kept host ranges of that text in a process, merged; none where the process never entered one."""
+    ranges = timeline.named.get(text)
+    if ranges is None:
+        return EMPTY
+    mine = ranges.process == process
+    return union(ranges.start[mine], ranges.end[mine])
+
+
+def timeline_windows(timeline: Timeline, within: str | None = None) -> dict[tuple[int, int], tuple[int, int]]:
+    """The window of every lane (of what was launched inside the named ranges), as start and end in ns."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for lane, every in lanes_of(timeline):
+        limits = None if within is None else named_ranges(timeline, within, lane[0])
+        rows = every if limits is None else every[covers(limits, timeline.kernels.launch[every])]
+        if len(rows):
+            window = lane_window(timeline, lane[0], rows, limits)
+            found[lane] = window.start, window.end
+    return found

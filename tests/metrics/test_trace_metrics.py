@@ -65,6 +65,13 @@ def test_sm_activity_is_taken_inside_the_window() -> None:
     assert reading.value == pytest.approx(0.05832, abs=2e-5)
 
 
+def test_counters_follow_the_range_that_is_kept_to() -> None:
+    path = sample("nvlink/micro")
+    whole, big, small = (_value(read_traces([path], within=text), "nvlink_rx_ratio").value
+                         for text in (None, "all_reduce/268435456", "all_reduce/4096"))
+    assert big > 0.5 > whole > 0.2 > small
+
+
 def test_nvlink_is_absent_where_the_gpu_does_not_give_it() -> None:
     assert _read(read_traces([sample("mps/micro")]), "nvlink_rx_ratio") is None
     wired = read_traces([sample("nvlink/micro")])
