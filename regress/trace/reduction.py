@@ -46,8 +46,8 @@ def split_gaps(start: Int64, end: Int64, launch: Int64, window: tuple[int, int],
 def reduce_timeline(timeline: Timeline, within: str | None = None) -> tuple[Lane, ...]:
     """The lanes of a timeline, in order of device and process.
 
-    within: keep only kernels launched (and copies and calls begun) inside the named host ranges of that text; GPU counters
-    are then known only if the timeline was read for that range.
+    within: keep only kernels launched (and copies and calls begun) inside the named host ranges of that text; GPU
+    counters are then known only if the timeline was read for that range.
     """
     lanes = []
     for (process, device), every in lanes_of(timeline):
