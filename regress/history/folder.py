@@ -155,9 +155,10 @@ class FolderBackend:
         while batch := list(islice(remaining, _BATCH)):
             read = [(entry, self._readable(entry)) for entry in batch]
             with self.database.writing() as connection:
+                series = index.SeriesKeys(connection)
                 for entry, found in read:
                     if isinstance(found, Run):
-                        index.put(connection, found, entry)
+                        index.put(connection, found, entry, series)
                     else:
                         index.put_problem(connection, found, entry)
 

@@ -53,13 +53,9 @@ _INSERT_RUN = """INSERT INTO comm_regress_run (run_id, attempt, started_at, comm
     :has_samples, :location, :size_bytes, :modified_ns) ON CONFLICT DO NOTHING"""
 _INSERT_SERIES = """INSERT INTO comm_regress_series (case_id, metric, unit, better)
     VALUES (:case_id, :metric, :unit, :better) ON CONFLICT DO NOTHING"""
-# Looking the series up inside the statement leaves no id in memory that a rebuild elsewhere could make stale.
 _INSERT_RESULT = """INSERT INTO comm_regress_result
     (series, run, value, low, high, p25, p50, p95, launches, baseline, verdict)
-    SELECT id, CAST(:run AS BIGINT), CAST(:value AS DOUBLE PRECISION), CAST(:low AS DOUBLE PRECISION),
-    CAST(:high AS DOUBLE PRECISION), CAST(:p25 AS DOUBLE PRECISION), CAST(:p50 AS DOUBLE PRECISION),
-    CAST(:p95 AS DOUBLE PRECISION), CAST(:launches AS BIGINT), CAST(:baseline AS DOUBLE PRECISION),
-    CAST(:verdict AS TEXT) FROM comm_regress_series WHERE case_id = :case_id AND metric = :metric
+    VALUES (:series, :run, :value, :low, :high, :p25, :p50, :p95, :launches, :baseline, :verdict)
     ON CONFLICT DO NOTHING"""
 
 
@@ -187,10 +183,34 @@ def forget(connection: Connection, locations: Iterable[str]) -> None:
         connection.many(f"DELETE FROM comm_regress_{table} WHERE location = :location", values)
 
 
-def put(connection: Connection, run: Run, entry: Entry) -> Problem | None:
+class SeriesKeys:
+    """The keys of all series, good for one transaction: a rebuild elsewhere gives others."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._known: dict[tuple[Bound, Bound], int] = {}
+
+    def of(self, results: Sequence[Mapping[str, Bound]]) -> list[int]:
+        """The key of each result's series; series that are new are added, in the order of the results."""
+        wanted = [(values["case_id"], values["metric"]) for values in results]
+        if not self._known.keys() >= set(wanted):
+            self._read()
+            added = [values for values, place in zip(results, wanted, strict=True) if place not in self._known]
+            if added:
+                self._connection.many(_INSERT_SERIES, added)
+                self._read()
+        return [self._known[place] for place in wanted]
+
+    def _read(self) -> None:
+        found = self._connection.rows("SELECT id, case_id, metric FROM comm_regress_series")
+        self._known = {(case, metric): int(key) for key, case, metric in found}
+
+
+def put(connection: Connection, run: Run, entry: Entry, series: SeriesKeys | None = None) -> Problem | None:
     """Index a run that is stored at `entry`; a run that is already indexed stays as it is.
 
-    Returns the problem when another location holds the same run id and attempt.
+    series: shared by all runs of one transaction. Returns the problem when another location holds the same run id and
+    attempt.
     """
     identity: dict[str, Bound] = {"run_id": run.run_id, "attempt": run.attempt}
     connection.rows(_INSERT_RUN, identity | _run_values(run, entry))
@@ -204,10 +224,10 @@ def put(connection: Connection, run: Run, entry: Entry) -> Problem | None:
     connection.rows("INSERT INTO comm_regress_slim (run, content) VALUES (:run, :content) ON CONFLICT DO NOTHING",
                     {"run": key, "content": slim})
     results = list(_results(run, int(key)))
-    # The series are there already unless this run brings a new one: then too few lines find theirs.
-    if results and connection.many(_INSERT_RESULT, results) != len(results):
-        connection.many(_INSERT_SERIES, results)
-        connection.many(_INSERT_RESULT, results)
+    keys = (series or SeriesKeys(connection)).of(results)
+    for values, found in zip(results, keys, strict=True):
+        values["series"] = found
+    connection.many(_INSERT_RESULT, results)
     return None
 
 
@@ -286,6 +306,8 @@ def _results(run: Run, key: int) -> Iterator[dict[str, Bound]]:
 
 
 def _statistic(measured: Sequence[Measurement], name: str) -> float | None:
+    if len(measured) == 1:
+        return measured[0].statistics.get(name)
     return _median([found for m in measured if (found := m.statistics.get(name)) is not None])
 
 

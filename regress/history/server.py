@@ -213,13 +213,14 @@ class ServerBackend:
 def _rebuild(connection: Connection) -> None:
     """All index rows again from the documents, a few at a time."""
     index.clear(connection)
+    series = index.SeriesKeys(connection)
     last = ""
     while batch := connection.rows("SELECT location, content FROM comm_regress_document WHERE location > :last "
                                    "ORDER BY location LIMIT :batch", {"last": last, "batch": _BATCH}):
         for location, content in batch:
             entry = Entry(str(location), len(content), 0)
             try:
-                index.put(connection, _run(bytes(content), entry.name), entry)
+                index.put(connection, _run(bytes(content), entry.name), entry, series)
             except RecordError as error:
                 index.put_problem(connection, Problem(entry.name, error.text), entry)
         last = str(batch[-1][0])
