@@ -51,7 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     with history_of(arguments) as history:
         runs = [history.get(run_id) for run_id in arguments.runs]
         runs += list(history.runs(since=arguments.since, samples=True)) if arguments.since else []
-    for stored in runs:
+    # Oldest first: without an out-of-order window a server takes nothing older than what it has.
+    unique = {(stored.run_id, stored.attempt): stored for stored in runs}
+    for stored in sorted(unique.values(), key=lambda stored: (stored.started_at, stored.attempt)):
         result = Result(stored, repository_name(Path.cwd()))
         deliveries += spool.publish(sinks, result, time.time())
         if arguments.verify:

@@ -183,7 +183,7 @@ class Spool:
             write_whole(path, msgspec.json.encode(kept))
         except OSError as error:
             return [f"the spool {self.folder} does not take it ({error.strerror or error}): run {kept.run_id} is in "
-                    f"the history; publish it with `regress publish {kept.run_id}`"]
+                    f"the history; publish it with `regress publish sinks {kept.run_id}`"]
         return []
 
     def _bound(self) -> list[str]:
@@ -200,7 +200,7 @@ class Spool:
         if not dropped:
             return []
         return [f"the spool is full ({self.most_bytes // 2**20} MiB): {len(dropped)} of its oldest payloads were "
-                "dropped; their runs are in the history: publish them with `regress publish --since TIME`"]
+                "dropped; their runs are in the history: publish them with `regress publish sinks --since TIME`"]
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -218,7 +218,7 @@ class Spool:
 
 
 def _given_up(error: PublishError, run_id: str) -> str:
-    return f"{error.text}; not tried again: once that is mended, `regress publish {run_id}`"
+    return f"{error.text}; not tried again: once that is mended, `regress publish sinks {run_id}`"
 
 
 def verified(configured: Sequence[Configured], result: Result) -> Mapping[str, str]:

@@ -38,12 +38,24 @@ def test_stored_runs_are_sent_and_read_back(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("GITHUB_REPOSITORY", f"org/{tmp_path.name}")
     thresholds(tmp_path, prometheus.base)
     runs = store(tmp_path, timedelta(hours=2), timedelta(hours=1))
-    assert main(["publish", "--since", runs[0].started_at, "--verify"]) == 0
+    assert main(["publish", "sinks", "--since", runs[0].started_at, "--verify"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("bytes pushed (204)") == 2
-    assert "comm_regress_run_verdict_code reads 4 at" in shown
-    assert main(["publish", "--json"]) == 0
+    assert shown.count("comm_regress_run_verdict_code reads 4 at") == 2
+    assert main(["publish", "sinks", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["deliveries"][0]["kept"] == 0
+
+
+def test_runs_are_sent_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    """A server without an out-of-order window takes them in this order only."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GITHUB_REPOSITORY", "org/project")
+    with servers.prometheus(window=None) as server:
+        thresholds(tmp_path, server.base)
+        runs = store(tmp_path, *(timedelta(minutes=minute) for minute in (40, 30, 20)))
+        assert main(["publish", "sinks", "--since", runs[0].started_at]) == 0
+        assert capsys.readouterr().out.count("bytes pushed (204)") == 3
 
 
 def test_a_server_that_is_down_keeps_the_payload_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -51,27 +63,26 @@ def test_a_server_that_is_down_keeps_the_payload_and_says_so(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     thresholds(tmp_path, f"http://127.0.0.1:{servers.free_port()}")
     [one] = store(tmp_path, timedelta(hours=1))
-    assert main(["publish", one.run_id]) == 10
-    assert "kept in" in capsys.readouterr().out
-    assert main(["publish"]) == 10
-    assert "1 payloads wait" in capsys.readouterr().out
-    assert main(["publish", "--verify"]) == 10
-    assert "no answer" in capsys.readouterr().out
+    assert main(["publish", "sinks", one.run_id]) == 10
+    assert "kept in" in capsys.readouterr().err
+    assert main(["publish", "sinks"]) == 10
+    assert "1 payloads wait" in capsys.readouterr().err
+    assert main(["publish", "sinks", one.run_id, "--verify"]) == 10
+    assert "no answer" in capsys.readouterr().err
     with servers.prometheus() as server:
         thresholds(tmp_path, server.base)
-        assert main(["publish", "--now"]) == 10
-        assert "no longer configured" in capsys.readouterr().out
+        assert main(["publish", "sinks"]) == 10
+        assert "no longer configured" in capsys.readouterr().err
 
 
 def test_what_cannot_mean_anything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["publish"]) == 4
+    assert main(["publish", "sinks"]) == 4
     assert "no sink is configured" in capsys.readouterr().err
     thresholds(tmp_path, "http://127.0.0.1:9")
-    assert main(["publish", "--verify"]) == 4
-    assert "no run to read back" in capsys.readouterr().err
-    assert main(["publish", "nosuchrun"]) == 4
+    assert main(["publish", "sinks", "nosuchrun"]) == 4
+    assert "no run 'nosuchrun'" in capsys.readouterr().err
 
 
 def test_the_repository_is_named_by_ci_or_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +107,6 @@ def test_every_attempt_of_a_run_since_a_time_is_sent(tmp_path: Path, monkeypatch
     [one] = store(tmp_path, timedelta(hours=1))
     with open_history(str(tmp_path / ".comm-regress")) as history:
         history.add(replace(one, attempt=2))
-    assert main(["publish", one.run_id, "--since", one.started_at]) == 0
+    assert main(["publish", "sinks", one.run_id, "--since", one.started_at]) == 0
     # The named run is its last attempt, and is among those since that time: sent once.
     assert capsys.readouterr().out.count("bytes pushed (204)") == 2

@@ -123,7 +123,7 @@ def test_a_refusal_is_not_kept_and_says_how_to_go_on(tmp_path: Path) -> None:
     [delivery] = Spool(tmp_path).publish([sink_to(wire)], one, 0.0)
     assert delivery.kept == 0
     assert delivery.problems == (f"wire: the server said 400 no; not tried again: once that is mended, "
-                                 f"`regress publish {one.run.run_id}`",)
+                                 f"`regress publish sinks {one.run.run_id}`",)
 
 
 def test_a_payload_refused_later_makes_way_for_the_rest(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_spool_is_bounded_and_names_what_it_dropped(tmp_path: Path) -> None:
     results = [result() for _ in range(6)]
     said = [spool.publish([sink_to(wire, size=10_000)], one, float(number))[0].problems
             for number, one in enumerate(results)]
-    assert any("the spool is full" in text and "regress publish --since" in text for text in said[-1])
+    assert any("the spool is full" in text and "regress publish sinks --since" in text for text in said[-1])
     kept = [item.run_id for _, item in spool.waiting()[0]]
     assert kept == [one.run.run_id for one in results[-len(kept):]]
     assert 1 <= len(kept) < 6
@@ -155,7 +155,7 @@ def test_a_full_disk_costs_the_copy_and_not_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", full)
     one = result()
     [delivery] = Spool(tmp_path).publish([sink_to(Wire(down()))], one, 0.0)
-    assert any("No space left on device" in text and f"regress publish {one.run.run_id}" in text
+    assert any("No space left on device" in text and f"regress publish sinks {one.run.run_id}" in text
                for text in delivery.problems)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == []
 
