@@ -16,7 +16,8 @@ from regress.config import load_config
 from tests.github.runner import ROOT, load_yaml
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.yml"))
+FOLDER = ROOT / "docs" / "examples"
+EXAMPLES = [FOLDER / "gate.yml", FOLDER / "comment.yml"]
 CALLABLE = re.compile(r"[\w-]+/[\w./-]+@[0-9a-f]{40}|\./")
 
 
@@ -98,6 +99,16 @@ def test_shellcheck_of_every_script(path: Path, tmp_path: Path) -> None:
             checked = subprocess.run([tool("shellcheck"), "-e", "SC2153,SC2154", str(script)], capture_output=True,
                                      text=True, check=False)
             assert checked.returncode == 0, checked.stdout
+
+
+def test_the_scripts_and_values_of_the_other_examples_are_well_formed() -> None:
+    checked = subprocess.run([tool("shellcheck"), str(FOLDER / "slurm-runner.sh")], capture_output=True, text=True,
+                             check=False)
+    assert checked.returncode == 0, checked.stdout
+    (container,) = load_yaml(FOLDER / "arc-values.yaml")["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] > 1
+    assert load_yaml(FOLDER / "gitlab-ci.yml")["gate"]["artifacts"]["reports"]["junit"] == \
+        "comm-regress-result/junit.xml"
 
 
 def test_the_nightly_thresholds_load_on_both_devices() -> None:
