@@ -98,7 +98,7 @@ def _answers(url: str) -> bool:
         return True
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - always this test's own server
-            return int(answer.status) == 200
+            return 200 <= int(answer.status) < 300
     except (OSError, urllib.error.URLError):
         return False
 
@@ -171,3 +171,20 @@ def pushgateway() -> Iterator[MetricsServer]:
         base = f"http://127.0.0.1:{port}"
         with running([str(program), f"--web.listen-address=127.0.0.1:{port}"], folder, f"{base}/-/ready"):
             yield MetricsServer(base, "pushgateway")
+
+
+@contextmanager
+def influxdb() -> Iterator[MetricsServer]:
+    """InfluxDB 1 with one database, perf."""
+    program = binary("influxd")
+    with server_folder() as folder:
+        port, rpc = free_port(), free_port()
+        (folder / "influxdb.conf").write_text(
+            f'reporting-enabled = false\nbind-address = "127.0.0.1:{rpc}"\n[meta]\ndir = "{folder}/meta"\n[data]\n'
+            f'dir = "{folder}/data"\nwal-dir = "{folder}/wal"\n[monitor]\nstore-enabled = false\n[http]\n'
+            f'bind-address = "127.0.0.1:{port}"\nlog-enabled = false\n')
+        base = f"http://127.0.0.1:{port}"
+        with running([str(program), "-config", str(folder / "influxdb.conf")], folder, f"{base}/ping"):
+            request = urllib.request.Request(f"{base}/query?q=CREATE+DATABASE+perf", method="POST")  # noqa: S310
+            urllib.request.urlopen(request).close()  # noqa: S310 - this test's own server
+            yield MetricsServer(base, "influxdb")

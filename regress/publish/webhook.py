@@ -1,6 +1,6 @@
 """webhook: the run as our own JSON, to any URL, signed so that the receiver can tell that it is ours.
 
-The body is `{"event": "run", "repository": ..., "run": ...}`; the run has the stored form (`regress schema --run`)
+The body is `{"event": "run", "repository": ..., "run": ...}`; the run has the stored form (`regress schema run`)
 without raw samples. `X-Comm-Regress-Delivery` is the same for every try of one run: a receiver drops repeats by it.
 
 `X-Comm-Regress-Signature: t=<seconds>,v1=<hex>` is HMAC-SHA256 (RFC 2104) with the shared secret over the text

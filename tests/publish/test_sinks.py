@@ -162,6 +162,23 @@ def test_line_protocol_is_stored_with_its_own_time(victoria: MetricsServer) -> N
     assert found == expected
 
 
+def test_influxdb_itself_stores_what_is_written() -> None:
+    one = result(timedelta(days=200))
+    with servers.influxdb() as server:
+        options = InfluxOptions(f"{server.base}/write?db=perf")
+        INFLUX.send(INFLUX.render(one, options)[0], options)
+        query = urllib.parse.urlencode({"db": "perf", "epoch": "ms",
+                                        "q": 'SELECT * FROM "comm_regress_allreduce_seconds"'})
+        with urllib.request.urlopen(f"{server.base}/query?{query}") as answer:  # noqa: S310 - this test's server
+            series = json.load(answer)["results"][0]["series"][0]
+        wrong = InfluxOptions(f"{server.base}/write?db=nosuch")
+        with pytest.raises(RefusedError, match=r"404 .*database not found"):
+            INFLUX.send(INFLUX.render(one, wrong)[0], wrong)
+    [stored] = [dict(zip(series["columns"], row, strict=True)) for row in series["values"]]
+    [point] = [point for point in one.points() if point.name == "comm_regress_allreduce_seconds"]
+    assert stored == {"time": point.time_ms, "value": point.value} | dict(point.labels)
+
+
 def test_influx_destinations_differ_by_database_and_hide_secrets() -> None:
     assert INFLUX.destination(InfluxOptions("http://u:p@h:8086/write?db=a&p=secret")) == "http://h:8086/write?db=a"
     assert INFLUX.destination(InfluxOptions("http://h/api/v2/write?org=o&bucket=b")) \
