@@ -29,7 +29,7 @@ from regress.publishing import publish_run
 from regress.record import Acceptance, Case, Diagnosis, Run
 from regress.reporting import write_report
 from regress.result import gate_result, result_json
-from regress.session import Gate, GateOutcome, gated_policies
+from regress.session import Gate, GateOutcome
 from regress.tracing import trace_cases
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ class GateWork:
                 baseline = self.baseline()
             judgement = self.confirm(campaign, baseline, health, stack)
         except KeyboardInterrupt:
-            policies = gated_policies(gate.config, gate.shelves, self.cases)
-            judgement = judge(campaign.launches, baseline, policies, health=self.health_notes(health))
+            judgement = judge(campaign.launches, baseline, gate.policies(self.cases), health=self.health_notes(health))
             gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
             raise
         return self.finish(campaign, judgement, baseline, health, partial=False)
@@ -156,7 +155,7 @@ class GateWork:
     def confirm(self, campaign: Campaign, baseline: Baseline, health: HealthMonitor, stack: ExitStack) -> Judgement:
         """Judges, and measures what is in doubt again until it is decided or the budget ends."""
         gate = self.gate
-        policies = gated_policies(gate.config, gate.shelves, self.cases)
+        policies = gate.policies(self.cases)
         seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
         has_base = self.base_sha is not None
         base: BaseCheckout | None = None

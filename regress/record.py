@@ -153,6 +153,8 @@ class Measurement:
     samples: what it came from, one per iteration, folded over ranks by the slowest, in order of measuring; may be
         empty for a derived metric, and after retention has pruned them.
     statistics: quantiles, mean and n of the samples ("p25", "mean", "n"), kept when samples are pruned.
+    source: the tracer that a reading came from; empty for the ranks' own clocks. Readings of two tracers are never
+        compared.
     """
 
     metric: str
@@ -162,6 +164,7 @@ class Measurement:
     samples: tuple[float, ...] = ()
     statistics: dict[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    source: str = ""
 
     def __post_init__(self) -> None:
         numbers = (self.value, *self.samples, *self.statistics.values())

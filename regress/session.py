@@ -19,11 +19,14 @@ from regress.catalog import Shelves, open_shelves
 from regress.config import Config, DeviceProfiles, load_config
 from regress.errors import EnvironmentUnfitError, UsageError
 from regress.history.store import open_history
+from regress.judge.detectors.shift import ShiftOptions
+from regress.judge.scale import default_effect
 from regress.measure.base import resolve_base
 from regress.measure.commit import read_commit
 from regress.measure.devices import Devices, open_devices
 from regress.measure.environment import collect, describe_devices
 from regress.measure.lock import hold_lock, host_lock_path
+from regress.measure.mps import find_program, foreign_service
 from regress.measure.ranks import RankPlan, plan_ranks
 from regress.measure.sharing import GpuSharing
 from regress.measuring import LauncherFactory, Observer
@@ -86,7 +89,10 @@ def open_gate(request: GateRequest) -> Gate:
     if wished is not None:
         ranks = plan_ranks(request.device, wished)
     tracer = choose_tracer(request.trace, ranks.device) if request.measure else Tracer("none")
-    return Gate(request, config, shelves, ranks, plan_cases(config, ranks), tracer)
+    gate = Gate(request, config, shelves, ranks, plan_cases(config, ranks), tracer)
+    if ranks.shared_gpu and (find_program(os.environ) or foreign_service(os.environ)):
+        gate.share_gpu(GpuSharing.MPS)
+    return gate
 
 
 QUICK_SECONDS = 60.0
@@ -195,6 +201,11 @@ class Gate:
                          f"{(newest.commit.sha or 'unknown')[:10]}, in {history.location}")
         return lines
 
+    def policies(self, cases: Sequence[Case]) -> dict[tuple[str, str], Mapping[str, object]]:
+        """What this gate judges, and how."""
+        return gated_policies(self.config, self.shelves, cases, traced=self.tracer.kind != "none",
+                              shared_gpu=self.ranks.shared_gpu)
+
     def run(self, cases: Sequence[Case], observer: Observer) -> GateOutcome:
         """Measures the cases, judges, stores, publishes.
 
@@ -230,12 +241,21 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case]
-                   ) -> dict[tuple[str, str], Mapping[str, object]]:
-    """The options of every detector for each series to judge: gated metrics, and those that the file names."""
+def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case], *, traced: bool = True,
+                   shared_gpu: bool = False) -> dict[tuple[str, str], Mapping[str, object]]:
+    """The options of every detector for each series to judge: gated metrics, and those that the file names.
+
+    traced: False where no tracer runs, so that what only a trace gives is not missed. shared_gpu: two ranks share a GPU
+    and talk over sockets, which is as noisy as a CPU host (7 to 28 % over launches on an H200), so that the effect that
+    matters by default is a CPU host's.
+    """
     found: dict[tuple[str, str], Mapping[str, object]] = {}
     for case in cases:
         for name, metric in shelves.metrics_of(case.workload).items():
-            if metric.gated or config.names(case, name):
-                found[case.id, name] = config.policy(case, name)
+            if (metric.gated or config.names(case, name)) and (traced or metric.from_trace is None):
+                policy = config.policy(case, name)
+                shift = policy.get("shift")
+                if shared_gpu and isinstance(shift, ShiftOptions) and shift.effect is None:
+                    policy["shift"] = replace(shift, effect=default_effect(metric.unit, "cpu"))
+                found[case.id, name] = policy
     return found

@@ -85,12 +85,13 @@ def summary_line(result: GateResult) -> str:
 
 
 def explanation_lines(result: GateResult) -> list[str]:
-    """What the trace says: each explanation once, with its evidence and the change to try."""
+    """What the trace says of cases that are not well, and what is critical anywhere: each once, with what to try."""
     lines: list[str] = []
     seen: set[str] = set()
     for case in result.cases:
+        unwell = case.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.INVALID)
         for finding in case.findings:
-            if finding["cause"] not in seen:
+            if finding["cause"] not in seen and (unwell or finding["severity"] == "critical"):
                 seen.add(finding["cause"])
                 lines += [f"{finding['severity']}: {finding['rule']}: {finding['cause']}", f"    try: {finding['try']}"]
     return lines

@@ -165,8 +165,11 @@ def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric]) -> t
         for name, metric in metrics.items():
             reading = metric.from_trace(analysis) if metric.from_trace is not None else None
             if reading is not None:
-                measured.append(Measurement(name, metric.unit, metric.better, reading.value, warnings=reading.warnings))
-        rules = [replace(found, case=case.id) for found in explain_analysis(analysis).findings]
+                measured.append(Measurement(name, metric.unit, metric.better, reading.value,
+                                            warnings=reading.warnings, source=analysis.tracer.value))
+        # A collective alone has no step to explain: whoever launches first waits, and that says nothing.
+        found = explain_analysis(analysis).findings if case.timing is TimingMode.STEP else ()
+        rules = [replace(diagnosis, case=case.id) for diagnosis in found]
         return CaseOutcome(case, tuple(measured), warnings=analysis.warnings), rules
     except RegressError as error:
         return CaseOutcome(case, warnings=(f"its trace cannot be used: {error.text}",)), []

@@ -15,7 +15,6 @@ from itertools import pairwise
 
 from regress.judge.detectors import RunValues
 from regress.record import Case, Commit, Environment, Launch, Measurement, Run, Scalar, Verdict
-from regress.units import Better, Unit
 
 WINDOW_RUNS = 20
 """Runs in the window: enough for the spread between runs, few enough to follow the machine."""
@@ -141,9 +140,10 @@ def launches_with(launches: Sequence[Launch], case_id: str, metric: str, roles: 
     return tuple((launch, measurement) for launch, measurement in found if measurement is not None)
 
 
-def same_kind(window: Sequence[RunValues], unit: Unit, better: Better) -> tuple[RunValues, ...]:
-    """The runs that measured in this unit and direction; others are another metric under the same name."""
-    return tuple(run for run in window if all(m.unit is unit and m.better is better for m in run.launches))
+def same_kind(window: Sequence[RunValues], like: Measurement) -> tuple[RunValues, ...]:
+    """The runs that measured in the same unit and direction and from the same tracer; others measured another thing."""
+    return tuple(run for run in window if all(
+        m.unit is like.unit and m.better is like.better and m.source == like.source for m in run.launches))
 
 
 def _values(run: Run, case_id: str, metric: str) -> RunValues:

@@ -132,11 +132,12 @@ def series_of(launches: Sequence[Launch], baseline: Baseline, case: Case, metric
     if not now and not window:
         return None, []
     kind = now[0] if now else window[-1].launches[0]
-    usable = same_kind(window, kind.unit, kind.better)
+    usable = same_kind(window, kind)
+    how = f"{kind.unit.value}, {kind.better.value} is better" + (f", read by {kind.source}" if kind.source else "")
     notes = [] if len(usable) == len(window) else [
-        f"{metric} of {case.id} is now in {kind.unit.value} ({kind.better.value} is better): "
-        f"{len(window) - len(usable)} earlier runs that measured it otherwise are not compared"]
-    if anchor is not None and not same_kind((anchor,), kind.unit, kind.better):
+        f"{metric} of {case.id} is now in {how}: {len(window) - len(usable)} earlier runs that measured it otherwise "
+        "are not compared"]
+    if anchor is not None and not same_kind((anchor,), kind):
         anchor = usable[0] if usable else None
     return Series(case, metric, kind.unit, kind.better, now, usable, base, anchor, bool(fresh)), notes
 

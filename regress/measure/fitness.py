@@ -109,7 +109,7 @@ def _links(gpu: _Facts) -> _Found:
     if up and down:
         yield "inconclusive", f"{down:g} of {up + down:g} NVLinks are down; check `nvidia-smi nvlink -s`"
     if errors:
-        yield "inconclusive", f"{errors:g} NVLink errors while measuring; check `nvidia-smi nvlink -e`"
+        yield "warn", f"{errors:g} NVLink recoveries while measuring; check `nvidia-smi nvlink -e`"
     for name, words in (("pcie_generation", "PCIe generation"), ("pcie_width", "PCIe width")):
         now, top = gpu.number(name), gpu.number(f"{name}_max")
         if now is not None and top is not None and 0 < now < top:

@@ -43,9 +43,9 @@ def read_gpu_metrics(db: ExportDb, gpus: Mapping[Lane, int],
         gpu = type_id & 0xFF
         low, high = spans.get(gpu, (0, -1))
         for metric, count, mean, inside, inner in db.rows(
-                "SELECT metricId, COUNT(*), AVG(value), SUM(timestamp BETWEEN ?1 AND ?2), "
-                "AVG(CASE WHEN timestamp BETWEEN ?1 AND ?2 THEN value END) FROM GPU_METRICS WHERE typeId = ?3 "
-                "GROUP BY metricId", (low, high, type_id)):
+                "SELECT metricId, COUNT(*), AVG(value), SUM(timestamp BETWEEN ? AND ?), "
+                "AVG(CASE WHEN timestamp BETWEEN ? AND ? THEN value END) FROM GPU_METRICS WHERE typeId = ? "
+                "GROUP BY metricId", (low, high, low, high, type_id)):
             name = names.get((type_id, metric))
             if name is not None and isinstance(count, int) and isinstance(mean, float):
                 found.append(GpuMetric(gpu, name, inner if isinstance(inner, float) else None,
