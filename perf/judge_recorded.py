@@ -44,11 +44,10 @@ def gloo(count: int) -> None:
     recorded = load("gloo_2rank_same_code", "cpu")
     spreads(recorded)
     policy = policies(recorded.cases)
-    print("\n| confirmation | launches taken | change | builds | red | inconclusive | pass |\n|" + "---|" * 7)
+    print("\n| confirmation | order of launches | change | builds | red | inconclusive | pass |\n|" + "---|" * 7)
     for base in (True, False):
-        for shuffled in (True, False):
-            how = "at random" if shuffled else "in order of time"
-            setting = Setting(base=base, shuffled=shuffled)
+        for how in ("shuffled", "time", "independent"):
+            setting = Setting(base=base, order=how)
             found = Counter(j.verdict for j in builds(recorded, policy, setting, count, SEED))
             _line("interleaved" if base else "window", how, "none", found)
             for factor in (1.2, 1.5, 2.0):

@@ -27,6 +27,8 @@ from regress.units import Better, Unit
 
 DATA = Path(__file__).parents[1] / "data" / "judge"
 SCREENING = 3
+MOST = 400
+"""Launches that a build can take, its window included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +73,35 @@ def policies(cases: Sequence[Case], effect: Effect | None = None, statistic: str
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How builds are made. runs: in the window. shuffled: launches in random order, so that no session is shared;
-    else in order of time from a random start. slower: factor on one case of head, by id; None for unchanged code.
+    """How builds are made. runs: in the window. slower: factor on one case of head, by id; None for unchanged code.
+
+    order: "shuffled" (so that no session is shared) or "time" (from a random start), both until all launches are used
+    and then from the start again; or "independent", each drawn from all of them.
     """
 
     runs: int = 10
     base: bool = False
-    shuffled: bool = True
+    order: str = "shuffled"
     slower: tuple[str, float] | None = None
 
 
 def builds(recorded: Recorded, policy: Policies, setting: Setting, count: int, seed: int) -> Iterator[Judgement]:
-    """Each build's final judgement: screening, and re-measuring as long as the judge asks for it.
-
-    Launches are taken without putting them back as long as there are any; then the series starts again.
-    """
+    """Each build's final judgement: screening, and re-measuring as long as the judge asks for it."""
     same = recorded.by_condition["same"]
     rng = np.random.default_rng(seed)
     for number in range(count):
-        start = int(rng.integers(len(same)))
-        order = list(rng.permutation(len(same))) if setting.shuffled else \
-            [(start + i) % len(same) for i in range(len(same))]
-        stream = (same[order[i % len(order)]] for i in range(10_000))
+        stream = (same[i] for i in _order(rng, len(same), setting.order))
         runs = tuple(_run([next(stream) for _ in range(SCREENING)], i) for i in range(setting.runs))
         yield settle(stream, Baseline(runs), policy, setting, number)
+
+
+def _order(rng: np.random.Generator, count: int, order: str) -> list[int]:
+    if order == "independent":
+        return [int(i) for i in rng.integers(count, size=MOST)]
+    start = int(rng.integers(count))
+    once = [int(i) for i in rng.permutation(count)] if order == "shuffled" else \
+        [(start + i) % count for i in range(count)]
+    return [once[i % count] for i in range(MOST)]
 
 
 def settle(stream: Iterator[Launch], baseline: Baseline, policy: Policies, setting: Setting, seed: int) -> Judgement:
