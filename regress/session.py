@@ -90,7 +90,8 @@ def open_gate(request: GateRequest) -> Gate:
         ranks = plan_ranks(request.device, wished)
     tracer = choose_tracer(request.trace, ranks.device) if request.measure else Tracer("none")
     gate = Gate(request, config, shelves, ranks, plan_cases(config, ranks), tracer)
-    if ranks.shared_gpu and (find_program(os.environ) or foreign_service(os.environ)):
+    program = find_program(os.environ) if ranks.shared_gpu else None
+    if program is not None or (ranks.shared_gpu and foreign_service(os.environ, program) is not None):
         gate.share_gpu(GpuSharing.MPS)
     return gate
 

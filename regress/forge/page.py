@@ -165,7 +165,7 @@ def _measured(result: GateResult) -> Section:
 
 def _environment(result: GateResult) -> Section:
     facts = [f"- {prose(name)}: {prose(value)}"
-             for name, value in (*result.environment.must_match.items(), *result.environment.reported.items())
+             for name, value in {**result.environment.must_match, **result.environment.reported}.items()
              if value is not None]
     if not facts:
         return Section("")

@@ -96,7 +96,7 @@ _THROTTLE = {
 """Bits of nvmlDeviceGetCurrentClocksEventReasons (NVML API reference, "Clocks Event Reasons")."""
 
 _NVLINK_RECOVERY = 1
-"""nvmlNvLinkErrorCounter_t: a link that had to be trained again. Replays and CRC errors are left alone: the four counters
+"""nvmlNvLinkErrorCounter_t: a link that had to be trained again. Replays and CRC errors are left alone: all counters
 together grew by 4,200 in 88 s of collectives on a healthy pair of H200s, at full bandwidth."""
 
 _COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")

@@ -82,8 +82,11 @@ def certain_change(finding: Finding | None) -> float:
 
 def _row(series: Series, latest: int, steps: Sequence[ChangePoint], places: Mapping[str, int],
          on: frozenset[int]) -> Row:
-    now = next((p.value for p in reversed(series.points) if p.run == latest), None)
     finding = series.latest
+    now = next((p.value for p in reversed(series.points) if p.run == latest), None)
+    if now is not None and finding is not None and finding.now is not None:
+        # What was judged: after a suspicion the fresh launches alone, as the change beside it and the gate's JSON say.
+        now = finding.now
     verdict = finding.verdict if finding else None
     if verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
         return Row(series, verdict, now, finding, _recent(series, on))

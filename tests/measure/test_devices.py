@@ -47,7 +47,8 @@ WHOLE = {
     "nvmlDeviceGetTotalEccErrors": 0, "nvmlDeviceGetRemappedRows": (1, 2, 0, 1),
     "nvmlDeviceGetCurrPcieLinkGeneration": 1, "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetCurrPcieLinkWidth": 16, "nvmlDeviceGetMaxPcieLinkWidth": 16,
-    "nvmlDeviceGetNvLinkState": lambda _, link: int(link != 3), "nvmlDeviceGetNvLinkErrorCounter": 2,
+    "nvmlDeviceGetNvLinkState": lambda _, link: int(link != 3),
+    "nvmlDeviceGetNvLinkErrorCounter": lambda _gpu, _link, counter: 2 if counter == 1 else 900,
     "nvmlDeviceGetComputeMode": 3, "nvmlDeviceGetPersistenceMode": 1, "nvmlDeviceGetMigMode": [0, 0]}
 
 
@@ -60,7 +61,7 @@ def test_a_gpu_that_tells_everything() -> None:
         sm_clock=1755, sm_clock_max=1980, throttle=("software power cap", "hardware thermal slowdown"), temperature=51,
         power=350.5, power_limit=700.0, gpu_use=0.37, memory_used=5, memory_total=9, pids=(4, 9), ecc_uncorrected=0,
         remapped_rows=3, remap_pending=False, remap_failed=True, pcie_generation=1, pcie_generation_max=5,
-        pcie_width=16, pcie_width_max=16, nvlink_active=3, nvlink_inactive=1, nvlink_errors=24,
+        pcie_width=16, pcie_width_max=16, nvlink_active=3, nvlink_inactive=1, nvlink_errors=6,
         compute_mode="exclusive process", persistence=True, mig=False)
 
 

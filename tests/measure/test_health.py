@@ -52,7 +52,7 @@ def test_what_cannot_be_read_is_none_and_decides_nothing() -> None:
     (facts_of(WELL, before=replace(WELL, memory_used=3 << 30)), "inconclusive", "3.0 GiB of memory in use before"),
     (facts_of(WELL, after=replace(WELL, nvlink_active=17, nvlink_inactive=1)), "inconclusive",
      "1 of 18 NVLinks are down"),
-    (facts_of(WELL, after=replace(WELL, nvlink_errors=4)), "inconclusive", "4 NVLink errors while measuring"),
+    (facts_of(WELL, after=replace(WELL, nvlink_errors=4)), "warn", "4 NVLink recoveries while measuring"),
     (facts_of(replace(WELL, pcie_width=8), before=replace(WELL, pcie_width=8), after=replace(WELL, pcie_width=8)),
      "inconclusive", "PCIe width 8 where 16 is possible"),
     (facts_of(WELL, before=replace(WELL, compute_mode="prohibited")), "invalid", "compute mode is prohibited"),
@@ -72,7 +72,7 @@ def test_each_ailment_is_named_at_its_level(facts: dict[str, Scalar], level: str
 
 
 def test_the_gravest_comes_first_and_the_gpu_is_named() -> None:
-    facts = {"cpu.steal_ratio": 0.02, "gpu3.remap_failed": True, "gpu1.nvlink_errors_new": 1}
+    facts = {"cpu.steal_ratio": 0.02, "gpu3.remap_failed": True, "gpu1.remap_pending": True}
     assert [level for level, _ in assess(facts)] == ["invalid", "inconclusive", "warn"]
     assert assess(facts)[0][1].startswith("gpu3: ")
 
