@@ -13,6 +13,7 @@ or, with --base, alternating as head and base. So every verdict is that of a bui
 from __future__ import annotations
 
 import argparse
+import lzma
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -141,7 +142,8 @@ def _slowed(m: Measurement, factor: float) -> Measurement:
 
 def report(path: Path, *, with_base: bool, slower: float) -> None:
     """Prints verdicts over all gates, launches used, and every red with its reason."""
-    launches = [msgspec.json.decode(line, type=Launch) for line in path.read_bytes().splitlines()]
+    content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    launches = [msgspec.json.decode(line, type=Launch) for line in content.splitlines()]
     verdicts: Counter[Verdict] = Counter()
     used, statuses = [], Counter[int]()
     for found, count in gates(launches, with_base=with_base, slower=slower):
