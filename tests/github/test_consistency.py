@@ -64,6 +64,21 @@ def of_junit(content: bytes, result: dict[str, Any]) -> Figures:
     return found
 
 
+def of_report(page: str, expected: Figures) -> Figures:
+    """The rows of the report's first table that are among the judged ones."""
+    found: Figures = {}
+    for row in re.findall(r"<tr.*?</tr>", page[page.index('id="overview"'):page.index("</table>")], re.DOTALL):
+        name = re.search(r"<button[^>]*>(.*?) <b>(.*?)</b>", row)
+        cells = dict(re.findall(r'<td data-head="(Now|Baseline|Change)"[^>]*>(.*?)</td>', row, re.DOTALL))
+        if name is not None and (html.unescape(name[1]), name[2]) in expected:
+            plain = [html.unescape(re.sub("<small>.*", "", cells[head])).strip()
+                     for head in ("Now", "Baseline", "Change")]
+            verdict = re.search(r'class="tag v-([a-z-]+)', row)
+            assert verdict is not None
+            found[html.unescape(name[1]), name[2]] = (plain[0], plain[1], plain[2], verdict[1])
+    return found
+
+
 def compare_outputs(content: bytes, folder: Path) -> None:
     """Publishes the gate's JSON and holds every output against it; for any result with a row for each metric."""
     lines: list[str] = []

@@ -16,7 +16,7 @@ import pytest
 
 from tests.github.jobs import job
 from tests.github.runner import ROOT, Finished, load_yaml, run_action
-from tests.github.test_consistency import compare_outputs, of_json, of_junit, of_markdown
+from tests.github.test_consistency import compare_outputs, of_json, of_junit, of_markdown, of_report
 
 THRESHOLDS = """\
 schema: 1
@@ -111,13 +111,15 @@ class Runner:
 
 
 def everything_agrees(done: Finished, result: Path, folder: Path) -> None:
-    """Summary of the job and JUnit of pytest itself against the JSON; then comment, check and annotations too."""
+    """Summary of the job, JUnit of pytest itself and the report against the JSON; then comment, check, annotations."""
     content = (result / "result.json").read_bytes()
     assert of_markdown(done.summary) == of_json(content)
     assert of_junit((result / "junit.xml").read_bytes(), json.loads(content)) == of_json(content)
+    assert of_report((result / "report.html").read_text(), of_json(content)) == of_json(content)
     folder.mkdir()
     compare_outputs(content, folder)
     assert done.outputs["json-path"] == str(result / "result.json")
+    assert done.outputs["report-path"] == str(result / "report.html")
 
 
 @pytest.mark.slow
