@@ -32,7 +32,12 @@ def read_commit(folder: Path, *, main_branch: str | None = None,
     branch = checked_out or next((known[name] for name in _BRANCH if known.get(name)), None)
     dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
     return Commit(sha, subject, author, time, branch, dirty,
-                  _is_main(folder, branch, main_branch or _main_branch(folder), known))
+                  _is_main(folder, branch, main_branch or find_main_branch(folder), known))
+
+
+def is_shallow(folder: Path) -> bool:
+    """Whether the repository holds only the last commits, so that older ones cannot be put in order."""
+    return _git(folder, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def _is_main(folder: Path, branch: str | None, main: str | None, environment: Mapping[str, str]) -> bool:
@@ -44,7 +49,8 @@ def _is_main(folder: Path, branch: str | None, main: str | None, environment: Ma
                for name in (f"refs/heads/{main}", f"refs/remotes/origin/{main}"))
 
 
-def _main_branch(folder: Path) -> str | None:
+def find_main_branch(folder: Path) -> str | None:
+    """The branch that origin/HEAD names, else "main" or "master", whichever exists; None where none does."""
     remote = _git(folder, "symbolic-ref", "--short", "-q", "refs/remotes/origin/HEAD")
     if remote:
         return remote.removeprefix("origin/")

@@ -1,0 +1,1 @@
+"""What this machine can measure and what stands in the way: facts are collected once, pure checks judge them."""
