@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _ROOT = Path("/")
-_REAP_SECONDS = 1.0
+_REAP_SECONDS = 5.0
+"""Some first processes look for orphans every other second only."""
 _CGROUP_WORDS = (("kubepods", "kubernetes"), ("docker", "docker"), ("libpod", "podman"), ("containerd", "containerd"),
                  ("lxc", "lxc"))
 
@@ -31,16 +32,17 @@ def container_kind(environment: Mapping[str, str], root: Path = _ROOT) -> str | 
     return next((kind for word, kind in _CGROUP_WORDS if word in text), None)
 
 
-def orphans_are_reaped() -> bool | None:
+def orphans_are_reaped(patience_seconds: float = _REAP_SECONDS) -> bool | None:
     """Whether somebody takes leave of a process whose parent has ended, tried with one; None without /proc or sh."""
     try:
-        done = subprocess.run(["sh", "-c", "true & echo $!"], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(["sh", "-c", "sleep 0.1 >&2 & echo $!"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     status = Path("/proc", done.stdout.strip(), "stat")
     if not Path("/proc/self/stat").exists():
         return None
-    deadline = time.monotonic() + _REAP_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while status.exists():
         if time.monotonic() > deadline:
             return False
