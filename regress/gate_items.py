@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,10 +19,15 @@ from regress.session import open_gate as open_session_gate
 from regress.terminal import (
     VERDICT_WORDS,
     explanation_lines,
+    failure_headline,
     failure_text,
     summary_line,
     table_lines,
 )
+
+if TYPE_CHECKING:
+    from _pytest._code.code import TerminalRepr
+    from _pytest._io import TerminalWriter
 
 COLLECTOR = "comm-regress"
 
@@ -39,7 +44,35 @@ _LETTERS = {Verdict.NO_BASELINE: "n", Verdict.IMPROVEMENT: "i", Verdict.PASS: ".
 
 
 class CaseFailed(Exception):
-    """A case that regressed or cannot be trusted; its text is the whole report."""
+    """A case that regressed or cannot be trusted; its text is the whole report, its headline one line of it."""
+
+    def __init__(self, text: str, headline: str | None = None) -> None:
+        super().__init__(text)
+        self.headline = text if headline is None else headline
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What pytest's short summary and JUnit's message show, in the place where they look for a crash."""
+
+    message: str
+    path: str
+    lineno: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaseReport:
+    """How a failed case is shown: the whole text in the failures section, the headline elsewhere."""
+
+    text: str
+    reprcrash: Headline
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, terminal: TerminalWriter) -> None:
+        """Writes it where pytest would write a traceback."""
+        terminal.line(self.text)
 
 
 class GateCollector(pytest.Collector):
@@ -73,33 +106,28 @@ class CaseItem(pytest.Item):
         """A case that cannot run here is skipped on a desk and an error in CI; an invalid one is an error."""
         if self.planned.unfit is not None:
             if os.environ.get("CI"):
-                raise CaseFailed(f"{self.planned.case.id}: {self.planned.unfit}; CI is set, so this is no skip")
+                text = f"{self.planned.unfit}; CI is set, so this is no skip"
+                raise CaseFailed(f"{self.planned.case.id}: {text}", text)
             pytest.skip(self.planned.unfit)
         row = self._row()
         if row is None:
-            raise CaseFailed(f"{self.planned.case.id}: not measured")
+            raise CaseFailed(f"{self.planned.case.id}: not measured", "not measured")
         self.user_properties.append(("verdict", row.verdict.value))
         for metric in row.metrics:
             for name, value in (("now", metric.now), ("baseline", metric.baseline), ("change", metric.change)):
                 if value is not None:
                     self.user_properties.append((f"{metric.metric}.{name}", value))
         if row.verdict is Verdict.INVALID:
-            raise CaseFailed(self.gate_run.failure_text(row))
+            raise CaseFailed(self.gate_run.failure_text(row), failure_headline(row))
 
     def runtest(self) -> None:
         """Fails when the case regressed; is skipped, with the reason, when it stayed undecided."""
         row = self._row()
         if row is not None and row.verdict is Verdict.REGRESSION and self.gate_run.fails(row):
-            raise CaseFailed(self.gate_run.failure_text(row))
+            raise CaseFailed(self.gate_run.failure_text(row), failure_headline(row))
         if row is not None and row.verdict is Verdict.INCONCLUSIVE:
             reasons = [metric.reason for metric in row.metrics if metric.verdict is Verdict.INCONCLUSIVE]
             pytest.skip(f"inconclusive: {reasons[0]}" if reasons else "inconclusive")
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The report's own words; a traceback only for faults of the gate itself."""
-        if isinstance(excinfo.value, CaseFailed):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Where the item comes from and its title."""
@@ -146,9 +174,10 @@ class TerminalObserver:
 
 @dataclass(slots=True)
 class GateRun:
-    """One gate inside one pytest session."""
+    """One gate inside one pytest session. header: what is said of it before anything is measured."""
 
     gate: Gate
+    header: list[str]
     outcome: GateOutcome | None = None
     stopped: RegressError | None = None
     reported_status: list[int] = field(default_factory=list)
@@ -170,7 +199,7 @@ class GateRun:
     def measure(self, session: pytest.Session) -> None:
         """Measures the selected cases that can run; a fault of the whole gate ends the session with its status."""
         reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-        quiet = session.config.option.verbose < 0
+        quiet = session.config.getoption("verbose", 0) < 0  # pytest's terminal declares it
         chosen = [item.planned for item in session.items if isinstance(item, CaseItem) and item.planned.unfit is None]
         if not chosen:
             return
@@ -202,6 +231,18 @@ class GateRun:
             return None
         kind = Verdict(verdict)
         return "passed", _LETTERS.get(kind, "."), (VERDICT_WORDS[kind], dict(_MARKUP[kind]) or {"green": True})
+
+    def word(self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None) -> None:
+        """A failed case is its own text, a skipped one is named by its node id; faults of the gate stay as they are.
+
+        Not `repr_failure`: pytest asks an item for that in the call phase only, and an invalid case fails before.
+        """
+        if excinfo is not None and isinstance(excinfo.value, CaseFailed):
+            shown = CaseReport(str(excinfo.value), Headline(excinfo.value.headline, report.nodeid))
+            report.longrepr = cast("TerminalRepr", shown)
+        elif isinstance(report.longrepr, tuple):
+            # pytest leaves the line out where it is None.
+            report.longrepr = cast("tuple[str, int, str]", (report.nodeid, None, report.longrepr[2]))
 
     def set_exit_status(self, session: pytest.Session) -> None:
         """The gate's own status where pytest's would say too much (1 for an invalid case) or too little."""
@@ -253,7 +294,8 @@ def open_gate(config: pytest.Config, options: Mapping[str, Any]) -> GateRun:
         accept=options["accept"], json=_path(here, options["json"]), html=_path(here, options["html"]),
         measure=not config.option.collectonly)
     try:
-        return GateRun(open_session_gate(request))
+        gate = open_session_gate(request)
+        return GateRun(gate, gate.header())
     except RegressError as error:
         if error.exit_status == EXIT_USAGE:
             raise pytest.UsageError(f"comm-regress: {error.text}") from None

@@ -61,7 +61,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Devices, link, backend, versions and the age of the baseline."""
     run = config.stash.get(_RUN, None)
-    return [] if run is None else [f"comm-regress: {line}" for line in run.gate.header()]
+    return [] if run is None else [f"comm-regress: {line}" for line in run.header]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +85,17 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     if run is not None and not session.config.option.collectonly and session.items:
         run.measure(session)
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None],
+                              ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The case's own words in place of tracebacks and of lines of this plugin."""
+    report = yield
+    run = item.config.stash.get(_RUN, None)
+    if run is not None:
+        run.word(report, call.excinfo)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

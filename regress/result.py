@@ -94,14 +94,16 @@ def explanation(diagnosis: Diagnosis) -> dict[str, Any]:
             "cause": diagnosis.cause, "try": diagnosis.suggestion}
 
 
-def _metric_rows(findings: list[Finding]) -> tuple[MetricRow, ...]:
+def _metric_rows(findings: tuple[Finding, ...]) -> tuple[MetricRow, ...]:
     rows: dict[str, MetricRow] = {}
-    for f in findings:
+    for f in worst_first(findings):
         # Worst first: the first finding of a metric is the one that decides about it.
         rows.setdefault(f.metric, MetricRow(
             f.metric, f.unit.value, f.statistic, f.now, f.baseline, f.change, f.interval, f.launches, f.verdict,
             f.reason, f.detector, f.severity, f.needed_launches, f.warnings))
-    return tuple(rows.values())
+    first_seen = list(dict.fromkeys(f.metric for f in findings))
+    # Of equally serious metrics the change decides nothing: they keep the order that they were judged in.
+    return tuple(sorted(rows.values(), key=lambda row: (severity_rank(row.verdict), first_seen.index(row.metric))))
 
 
 def _median(values: list[float]) -> float:
@@ -123,13 +125,14 @@ def _measured_rows(run: Run, case: Case, judged: set[str]) -> tuple[MeasuredRow,
 
 
 def cases_of(run: Run) -> list[Case]:
-    """Every case some launch of the run knows, in the order first seen."""
-    return list({outcome.case: None for launch in run.launches for outcome in launch.outcomes})
+    """Every case some launch of the run knows, in the order of its verdicts, which is that of the thresholds file."""
+    seen = {outcome.case: None for launch in run.launches for outcome in launch.outcomes}
+    order = {case_id: place for place, case_id in enumerate(run.verdicts)}
+    return sorted(seen, key=lambda case: order.get(case.id, len(order)))
 
 
 def _case_row(run: Run, case: Case) -> CaseRow:
-    findings = worst_first(tuple(f for f in run.findings if f.case == case.id))
-    metrics = _metric_rows(findings)
+    metrics = _metric_rows(tuple(f for f in run.findings if f.case == case.id))
     warnings = dict.fromkeys(
         text for launch in run.launches for outcome in launch.outcomes if outcome.case == case
         for text in (*outcome.warnings, *([outcome.error] if outcome.error else [])))
@@ -139,10 +142,17 @@ def _case_row(run: Run, case: Case) -> CaseRow:
                    rerun_command(case.id))
 
 
+def _size(row: CaseRow) -> float:
+    """How big the change is that gave the case its verdict; 0 where the verdict is not about a change."""
+    if row.verdict not in (Verdict.REGRESSION, Verdict.IMPROVEMENT):
+        return 0.0
+    return max((abs(metric.change or 0.0) for metric in row.metrics if metric.verdict is row.verdict), default=0.0)
+
+
 def gate_result(run: Run, exit_status: int) -> GateResult:
     """The published form of a run, cases worst first."""
     rows = [_case_row(run, case) for case in cases_of(run)]
-    rows.sort(key=lambda row: severity_rank(row.verdict))
+    rows.sort(key=lambda row: (severity_rank(row.verdict), -_size(row)))
     identity = {"id": run.run_id, "attempt": run.attempt, "started_at": run.started_at, "ended_at": run.ended_at,
                 "commit": msgspec.to_builtins(run.commit), "partial": run.partial, "tool_version": run.tool_version,
                 "launches": sum(launch.role == "head" for launch in run.launches),

@@ -97,6 +97,15 @@ def explanation_lines(result: GateResult) -> list[str]:
     return lines
 
 
+def failure_headline(case: CaseRow) -> str:
+    """One failing case on one line, for summaries that have the case's name already."""
+    if not case.metrics:
+        return VERDICT_WORDS[case.verdict]
+    worst = case.metrics[0]
+    told = worst.reason if worst.change is None else f"{worst.metric} {change_text(worst)}"
+    return f"{VERDICT_WORDS[case.verdict]}: {told}"
+
+
 def failure_text(case: CaseRow, environment_changes: tuple[str, ...]) -> str:
     """One failing case in full: what, by how much, against what, how sure, what differs, how to run it again."""
     lines = [f"{case.case}: {VERDICT_WORDS[case.verdict]}"]
