@@ -32,6 +32,8 @@ class GateOptions:
     main_branch: str | None = option(None, help="branch that baselines come from; default: what origin/HEAD names")
     window: int = option(20, minimum=1, help="how many earlier runs of the main branch make the baseline")
     confirm: bool = option(True, help="re-measure a suspicion before it may fail the build")
+    base_python: str | None = option(None, help="interpreter of the base's ranks, where the environment itself changed")
+    base_command: tuple[str, ...] = option((), help="command put before the base's launches, e.g. to enter a container")
     accept_in_ci: bool = option(False, help="allow --comm-regress-accept where CI is set")
     keep_samples: int = option(200, minimum=1, help="runs whose raw samples are kept; statistics are kept for ever")
     cost_per_gpu_hour: float | None = option(None, help="turns a slower step into money per day in explanations")

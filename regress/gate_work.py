@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regress.errors import HistoryWriteError, RegressError
+from regress.errors import EXIT_UNTRUSTED, HistoryWriteError, RegressError
 from regress.history.store import History
 from regress.judge.baseline import Baseline, environment_changes, select
 from regress.judge.confirm import Budget, doubtful, next_measurement, unaffordable
@@ -31,6 +31,7 @@ from regress.reporting import write_report
 from regress.result import gate_result, result_json
 from regress.session import Gate, GateOutcome
 from regress.tracing import trace_cases
+from regress.whole_file import write_whole
 
 if TYPE_CHECKING:
     from regress.judge.confirm import Plan
@@ -120,6 +121,8 @@ class GateWork:
     def baseline(self) -> Baseline:
         """The window and anchor for this commit and environment."""
         earlier = list(self.history.runs(RUNS_READ))[::-1]
+        for problem in self.history.problems():
+            self.warn(f"not read: {problem.location}: {problem.reason}")
         return select(self.gate.commit, self.gate.environment, self.started_at, earlier,
                       limit=self.gate.config.gate.window)
 
@@ -157,10 +160,10 @@ class GateWork:
         gate = self.gate
         policies = gate.policies(self.cases)
         seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
-        has_base = self.base_sha is not None
         base: BaseCheckout | None = None
         fresh = 0
         while True:
+            has_base = self.base_sha is not None
             judgement = judge(campaign.launches, baseline, policies, planned=self.cases,
                               health=self.health_notes(health))
             budget = Budget(seconds - (time.monotonic() - self.began),
@@ -174,7 +177,13 @@ class GateWork:
                 return judgement
             self.observer.message(plan.reason)
             if self.base_sha is not None and base is None:
-                base = stack.enter_context(base_checkout(gate.request.root, self.base_sha))
+                try:
+                    base = stack.enter_context(base_checkout(gate.request.root, self.base_sha))
+                except RegressError as error:
+                    # What was measured is worth more than the base: go on as if none had been named.
+                    self.warn(f"no base to confirm against: {error.text}")
+                    self.base_sha = None
+                    continue
             for _ in campaign.run(self.tasks(plan, base, fresh)):
                 pass
             fresh += plan.roles.count("head")
@@ -208,9 +217,21 @@ class GateWork:
                 self.artifacts[kind] = str(path)
         self._write_html()
         run = replace(run, artifacts=dict(self.artifacts), warnings=(*judgement.warnings, *self.warnings))
-        outcome = GateOutcome(run, gate_result(run, status), status, changes)
-        if request.json is not None:
-            request.json.write_bytes(result_json(outcome.result))
+        return self._written(GateOutcome(run, gate_result(run, status), status, changes))
+
+    def _written(self, outcome: GateOutcome) -> GateOutcome:
+        """Writes the JSON where it was asked for; a reader that waits for it in vain must not find a green build."""
+        target = self.gate.request.json
+        if target is None:
+            return outcome
+        try:
+            write_whole(target, result_json(outcome.result))
+        except OSError as error:
+            status = outcome.exit_status or EXIT_UNTRUSTED
+            warning = f"{target}: the result cannot be written: {error.strerror or error}"
+            result = replace(outcome.result, exit_status=status, warnings=(*outcome.result.warnings, warning),
+                             artifacts={k: v for k, v in outcome.result.artifacts.items() if k != "json"})
+            return replace(outcome, result=result, exit_status=status)
         return outcome
 
     def _attempt(self, baseline: Baseline) -> int:

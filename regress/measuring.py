@@ -89,7 +89,7 @@ class Campaign:
     environment: Mapping[str, str | None] = field(default_factory=dict)
     factory: LauncherFactory = field(default=TorchrunLauncher)
     launches: list[Launch] = field(default_factory=list)
-    _launchers: dict[int, Launcher] = field(default_factory=dict)
+    _launchers: dict[tuple[int, str | None], Launcher] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     scratch: Path = field(default_factory=Path)
     _estimate: Estimate | None = None
@@ -102,14 +102,17 @@ class Campaign:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def launcher(self, world_size: int) -> Launcher:
-        """The launcher of that world size; started once."""
-        if world_size not in self._launchers:
+    def launcher(self, world_size: int, *, base: bool = False) -> Launcher:
+        """The launcher of that world size; started once. base: for the base, in its own Python where it has one."""
+        python = self.config.gate.base_python if base else None
+        key = (world_size, python)
+        if key not in self._launchers:
             made = self.factory(world_size)
             if isinstance(made, TorchrunLauncher):
+                made.python = python or made.python
                 self._stack.enter_context(made)
-            self._launchers[world_size] = made
-        return self._launchers[world_size]
+            self._launchers[key] = made
+        return self._launchers[key]
 
     def screening(self, cases: Sequence[Case], launches: int, seed: int) -> list[Task]:
         """Every case in each of that many launches, in an order shuffled by the seed; one launch per world size."""
@@ -132,10 +135,11 @@ class Campaign:
             spec = self.spec(task, folder)
             watch = _Watch(self.observer, self.estimate, tasks[number:], number + 1, len(tasks))
             try:
-                result = self.launcher(task.cases[0].world_size).launch(
+                result = self.launcher(task.cases[0].world_size, base=task.base is not None).launch(
                     spec, index=index, role=task.role, deadline_seconds=self.config.gate.launch_deadline,
                     case_deadline_seconds=self.config.gate.case_deadline, on_progress=watch,
-                    environment={**self.environment, **(task.base.environment if task.base else {})})
+                    environment={**self.environment, **(task.base.environment if task.base else {})},
+                    command_prefix=self.config.gate.base_command if task.base is not None else ())
             except KeyboardInterrupt:
                 self._keep_finished(task, spec, folder, index, watch.began)
                 raise

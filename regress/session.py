@@ -21,7 +21,7 @@ from regress.errors import EnvironmentUnfitError, UsageError
 from regress.history.store import open_history
 from regress.judge.detectors.shift import ShiftOptions
 from regress.judge.scale import default_effect
-from regress.measure.base import resolve_base
+from regress.measure.base import default_base, resolve_base
 from regress.measure.commit import read_commit
 from regress.measure.devices import Devices, open_devices
 from regress.measure.environment import collect, describe_devices
@@ -207,6 +207,14 @@ class Gate:
         return gated_policies(self.config, self.shelves, cases, traced=self.tracer.kind != "none",
                               shared_gpu=self.ranks.shared_gpu)
 
+    def base(self) -> str | None:
+        """The commit a suspicion is confirmed against: the one named; in CI, by default, where the branch left main."""
+        if self.request.base is not None:
+            return resolve_base(self.request.root, self.request.base)
+        if not os.environ.get("CI"):
+            return None
+        return default_base(self.request.root, self.config.gate.main_branch, os.environ)
+
     def run(self, cases: Sequence[Case], observer: Observer) -> GateOutcome:
         """Measures the cases, judges, stores, publishes.
 
@@ -216,7 +224,7 @@ class Gate:
         """
         from regress.gate_work import GateWork
 
-        base = resolve_base(self.request.root, self.request.base) if self.request.base is not None else None
+        base = self.base()
         with ExitStack() as stack:
             stack.enter_context(hold_lock(host_lock_path(), "the devices of this host",
                                           wait_seconds=self.config.gate.lock_wait, on_wait=observer.message))

@@ -48,6 +48,30 @@ def resolve_base(root: Path, ref: str) -> str:
     return merge.stdout.strip() if merge.returncode == 0 else found.stdout.strip()
 
 
+def default_base(root: Path, main_branch: str | None, environ: Mapping[str, str]) -> str | None:
+    """What CI confirms against when nobody names a base: the pull request's target, else where the branch left main.
+
+    A commit of the main branch itself is compared with its parent. None where git cannot tell: a shallow clone has
+    neither.
+    """
+    target = environ.get("GITHUB_BASE_REF") or environ.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
+    named = [f"origin/{target}", target] if target else []
+    if main_branch:
+        named += [f"origin/{main_branch}", main_branch]
+    named += ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
+    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD").stdout.strip() if shutil.which("git") else ""
+    for ref in named if head else ():
+        found = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        merge = _git(root, "merge-base", ref, "HEAD") if found.returncode == 0 else None
+        if merge is not None and merge.returncode == 0:
+            base = merge.stdout.strip()
+            if base != head:
+                return base
+            break
+    parent = _git(root, "rev-parse", "--verify", "--quiet", "HEAD^") if head else None
+    return parent.stdout.strip() if parent is not None and parent.returncode == 0 else None
+
+
 def _base_environment(root: Path, checkout: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """PYTHONPATH with every entry inside the repository turned to the same place of the base's checkout."""
     moved = []

@@ -106,7 +106,7 @@ def _end(program: str, settings: Mapping[str, str], folder: Path) -> None:
     """Asks our daemon to quit, and kills it by the id in its own pipe folder where it does not."""
     pid_file = folder / "pipe" / f"{PROGRAM}.pid"
     pid = _pid(pid_file)
-    _command([program], settings, "quit\n")
+    _command([program], settings, "quit -t 1\n")
     deadline = time.monotonic() + QUIT_SECONDS
     while pid is not None and alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -22,7 +22,7 @@ read command
 echo "$command" >> "$JOURNAL"
 [ -f "$CUDA_MPS_PIPE_DIRECTORY/control" ] || exit 1
 [ -n "$STUBBORN" ] && exit 0
-[ "$command" = quit ] && kill $(cat "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")
+[ "${command%% *}" = quit ] && kill $(cat "$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid")
 exit 0
 """
 
@@ -49,7 +49,7 @@ def test_a_service_of_our_own_lives_for_the_block(settings: dict[str, str]) -> N
         assert alive(pid)
     assert not alive(pid)
     assert not pipe.exists()
-    assert Path(settings["JOURNAL"]).read_text().split("\n")[-2] == "quit"
+    assert Path(settings["JOURNAL"]).read_text().split("\n")[-2] == "quit -t 1"
 
 
 def test_a_daemon_that_will_not_quit_is_killed(settings: dict[str, str]) -> None:
