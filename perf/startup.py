@@ -2,8 +2,8 @@
 
     python perf/startup.py [PAIRS]
 
-Bound: at most 5 ms. Each pair starts pytest twice in random order, once with `-p no:comm_regress`. Processor time beside
-the wall clock, because the latter holds what else a shared machine does.
+Bound: at most 5 ms. Each pair starts pytest twice in random order, once with `-p no:comm_regress`. Processor time
+stands beside the wall clock, which also holds what else a shared machine does.
 """
 
 from __future__ import annotations
