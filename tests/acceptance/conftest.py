@@ -72,7 +72,7 @@ class Theatre:
                 assert self.gate("-q").ret == 0
             shutil.copytree(runs, self.earlier)
             shutil.rmtree(runs.parent)
-        shutil.copytree(self.earlier, runs)
+        shutil.copytree(self.earlier, runs, dirs_exist_ok=True)
         self._seed = 3
 
     def runs(self) -> list[Run]:
