@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from regress.errors import EXIT_INTERRUPTED, EXIT_USAGE, RegressError
 
@@ -24,11 +25,20 @@ COMMANDS = {
 """Each command is a module of `regress.commands` with `add_arguments(parser)` and `run(arguments) -> exit status`."""
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse ends with 2, which is the status of an interrupted run here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Usage and what is wrong with it, on stderr."""
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
+
+
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command's own module is imported."""
-    parser = argparse.ArgumentParser(prog="regress", description="performance gate for GPU-to-GPU communication",
-                                     epilog="exit status: 0 pass, 1 regression, 2 interrupted, 4 usage, "
-                                            "10 the measurement cannot be trusted")
+    parser = Parser(prog="regress", description="performance gate for GPU-to-GPU communication",
+                    epilog="exit status: 0 pass, 1 regression, 2 interrupted, 4 usage, "
+                           "10 the measurement cannot be trusted")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():

@@ -36,6 +36,10 @@ from regress.whole_file import write_whole
 if TYPE_CHECKING:
     from regress.judge.confirm import Plan
 
+ENVIRONMENT_OF_RANKS = ("torch_", "nccl", "driver_", "image", "python_", "variable.", "nccl_conf.")
+"""Beginnings of reported facts that change what both head and base run in: a base measured in today's environment
+cannot show what came with a new NCCL."""
+
 RUNS_READ = 200
 """Stored runs looked at for a baseline: its window of 20 commits, with room for reruns and other branches."""
 
@@ -122,7 +126,7 @@ class GateWork:
         """The window and anchor for this commit and environment."""
         earlier = list(self.history.runs(RUNS_READ))[::-1]
         for problem in self.history.problems():
-            self.warn(f"not read: {problem.location}: {problem.reason}")
+            self.warn(f"not read: {problem.text}")
         return select(self.gate.commit, self.gate.environment, self.started_at, earlier,
                       limit=self.gate.config.gate.window)
 
@@ -160,6 +164,7 @@ class GateWork:
         gate = self.gate
         policies = gate.policies(self.cases)
         seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
+        self.settle_base(baseline)
         base: BaseCheckout | None = None
         fresh = 0
         while True:
@@ -189,6 +194,25 @@ class GateWork:
             fresh += plan.roles.count("head")
             if plan.traced:
                 self.trace(campaign, plan.cases, plan.session)
+
+    def settle_base(self, baseline: Baseline) -> None:
+        """Gives up a base that nobody asked for where the environment changed: head and base would both run in the new
+        one, and what came with it would cancel. A base that was asked for is kept, and the doubt is said.
+        """
+        if self.base_sha is None or not baseline.runs or self.gate.config.gate.base_python is not None:
+            return
+        changes = [text for text in environment_changes(self.gate.environment, baseline.runs[-1].environment)
+                   if text.startswith(ENVIRONMENT_OF_RANKS)]
+        if not changes:
+            return
+        what = "; ".join(changes)
+        if self.gate.request.base is None:
+            self.base_sha = None
+            self.warn(f"the environment changed ({what}), so suspicions were confirmed against the window and not "
+                      "against a base in this same environment; `gate: {base_python: ...}` gives the base its own")
+        else:
+            self.warn(f"the environment changed ({what}) and the base runs in the new one too: what came with it does "
+                      "not show; `gate: {base_python: ...}` gives the base its own")
 
     def tasks(self, plan: Plan, base: BaseCheckout | None, fresh: int) -> list[Task]:
         """The plan's launches; one for each world size in it."""

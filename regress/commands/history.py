@@ -8,6 +8,7 @@ import getpass
 import sys
 
 from regress.commands import add_history, add_json, history_of, print_json
+from regress.errors import EXIT_UNTRUSTED
 from regress.history.exchange import export, import_
 from regress.history.store import History
 from regress.record import Run
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     with history_of(arguments) as history:
         status = _ACTIONS[arguments.action](history, arguments)
         for problem in history.problems():
-            print(f"not read: {problem.location}: {problem.reason}", file=sys.stderr)
+            print(f"not read: {problem.text}", file=sys.stderr)
     return status
 
 
@@ -98,11 +99,13 @@ def _import(history: History, arguments: argparse.Namespace) -> int:
         print_json(imported)
     else:
         print(f"{imported.added} runs added, {imported.already} were there already")
-    return 0
+    for problem in imported.problems:
+        print(f"not read: {problem.text}", file=sys.stderr)
+    return EXIT_UNTRUSTED if imported.problems else 0
 
 
 def _accept(history: History, arguments: argparse.Namespace) -> int:
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     accepted = history.accept(arguments.run, arguments.reason, getpass.getuser(), now, arguments.case)
     if arguments.json:
         print_json(_row(accepted))

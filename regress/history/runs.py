@@ -54,6 +54,11 @@ class Problem:
     location: str
     reason: str
 
+    @property
+    def text(self) -> str:
+        """Where and why; the reason often names the place already."""
+        return self.reason if self.location in self.reason else f"{self.location}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
