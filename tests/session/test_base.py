@@ -1,0 +1,114 @@
+"""Which base a suspicion is confirmed against, and when a base would hide what it is asked about."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from regress.errors import UsageError
+from regress.gate_work import GateWork
+from regress.history.store import open_history
+from regress.judge.baseline import Baseline
+from regress.measure.base import base_checkout, default_base, resolve_base
+from regress.record import Commit, Environment, Run, Verdict
+from regress.session import Gate, GateRequest, open_gate
+
+
+class Silent:
+    def message(self, text: str) -> None: ...
+    def case_started(self, text: str) -> None: ...
+    def progress(self, text: str) -> None: ...
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+                          check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, text: str) -> str:
+    (folder / "file").write_text(text)
+    git(folder, "add", "file")
+    git(folder, "commit", "-qm", text)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-qb", "main")
+    return folder
+
+
+def test_a_branch_is_compared_with_where_it_left_main(repository: Path) -> None:
+    left = commit(repository, "one")
+    git(repository, "checkout", "-qb", "feature")
+    commit(repository, "two")
+    git(repository, "checkout", "-q", "main")
+    commit(repository, "three")
+    git(repository, "checkout", "-q", "feature")
+    assert default_base(repository, None, {}) == left
+    assert default_base(repository, "main", {}) == left
+    assert resolve_base(repository, "main") == left
+    assert default_base(repository, None, {"GITHUB_BASE_REF": "main"}) == left
+
+
+def test_a_commit_of_main_is_compared_with_its_parent(repository: Path) -> None:
+    first = commit(repository, "one")
+    assert default_base(repository, None, {}) is None
+    commit(repository, "two")
+    assert default_base(repository, None, {}) == first
+
+
+def test_without_a_repository_there_is_no_base(tmp_path: Path) -> None:
+    assert default_base(tmp_path, None, {}) is None
+    with pytest.raises(UsageError, match="is not in a git repository"):
+        resolve_base(tmp_path, "main")
+
+
+def test_an_unknown_base_says_what_to_fetch(repository: Path) -> None:
+    commit(repository, "one")
+    with pytest.raises(UsageError, match=r"no commit 'gone'.*a shallow clone lacks it: fetch it first"):
+        resolve_base(repository, "gone")
+
+
+def test_the_bases_worktree_has_its_files_and_goes_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = commit(repository, "one")
+    commit(repository, "two")
+    monkeypatch.setenv("PYTHONPATH", f"{repository}/src:/elsewhere")
+    with base_checkout(repository, first) as base:
+        assert (base.root / "file").read_text() == "one"
+        assert base.environment["PYTHONPATH"].split(":") == [str(base.root), f"{base.root}/src", "/elsewhere"]
+        place = base.root
+    assert not place.exists()
+    assert (repository / "file").read_text() == "two"
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+def work_with(tmp_path: Path, asked: str | None, before: dict[str, str],
+              now: dict[str, str]) -> tuple[GateWork, Baseline]:
+    gate: Gate = open_gate(GateRequest(tmp_path, None, str(tmp_path / "h"), device="cpu", trace="none", base=asked))
+    gate._environment = Environment({"device": "cpu"}, dict(now))
+    run = Run("r", "2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00", Commit("a", main=True),
+              Environment({"device": "cpu"}, dict(before)), (), Verdict.PASS)
+    work = GateWork(gate, open_history(gate.request.history), Silent(), (), "base")
+    return work, replace(Baseline(), runs=(run,))
+
+
+@pytest.mark.parametrize(("asked", "before", "now", "kept", "said"), [
+    (None, {"nccl_version": "2.28.9"}, {"nccl_version": "2.29.2"}, False,
+     "the environment changed (nccl_version 2.28.9 → 2.29.2), so suspicions were confirmed against the window"),
+    ("main", {"nccl_version": "2.28.9"}, {"nccl_version": "2.29.2"}, True, "and the base runs in the new one too"),
+    (None, {"host": "a"}, {"host": "b"}, True, None),
+    (None, {"variable.NCCL_ALGO": "Ring"}, {}, False, "variable.NCCL_ALGO Ring → unknown"),
+])
+def test_a_new_nccl_is_not_hidden_by_a_base_that_runs_it_too(
+        tmp_path: Path, asked: str | None, before: dict[str, str], now: dict[str, str], kept: bool,
+        said: str | None) -> None:
+    work, baseline = work_with(tmp_path, asked, before, now)
+    work.settle_base(baseline)
+    assert (work.base_sha is not None) is kept
+    assert any(said in text for text in work.warnings) if said else not work.warnings
