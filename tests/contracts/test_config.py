@@ -130,7 +130,7 @@ def test_a_mistake_is_named_with_place_and_remedy(tmp_path: Path, text: str, mes
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere.yaml: No such file or directory; accepted: a readable thresholds"):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: No such file or directory; accepted: a readable thresholds"):
         load_config(tmp_path / "nowhere.yaml", CATALOG)
     (tmp_path / "latin.yaml").write_bytes(b"schema: \xff")
     with pytest.raises(ConfigError, match="not UTF-8 text"):
