@@ -13,8 +13,8 @@ import pytest
 
 from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, RegressError
 from regress.record import TimingMode, Verdict
-from regress.result import CaseRow
-from regress.session import Gate, GateOutcome, GateRequest, PlannedCase
+from regress.result import CaseRow, GateOutcome
+from regress.session import Gate, GateRequest, PlannedCase
 from regress.session import open_gate as open_session_gate
 from regress.terminal import (
     VERDICT_WORDS,

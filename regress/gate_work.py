@@ -28,13 +28,13 @@ from regress.measuring import Campaign, Observer, Task
 from regress.publishing import publish_run
 from regress.record import Acceptance, Case, Diagnosis, Run
 from regress.reporting import write_report
-from regress.result import gate_result, result_json
-from regress.session import Gate, GateOutcome
+from regress.result import GateOutcome, gate_result, result_json
 from regress.tracing import trace_cases
 from regress.whole_file import write_whole
 
 if TYPE_CHECKING:
     from regress.judge.confirm import Plan
+    from regress.session import Gate
 
 ENVIRONMENT_OF_RANKS = ("torch_", "nccl", "driver_", "image", "python_", "variable.", "nccl_conf.")
 """Beginnings of reported facts that change what both head and base run in: a base measured in today's environment

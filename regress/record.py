@@ -13,7 +13,7 @@ import enum
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -51,6 +51,11 @@ class Verdict(enum.Enum):
     INCONCLUSIVE = "inconclusive"
     NO_BASELINE = "no-baseline"
     INVALID = "invalid"
+
+
+SEVEREST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT,
+                  Verdict.NO_BASELINE, Verdict.PASS)
+"""The order in which verdicts outweigh each other."""
 
 
 def _require(condition: bool, seen: str, accepted: str, where: str) -> None:
@@ -338,7 +343,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One rule's explanation: what it saw (evidence in numbers), the likely cause and the change to try."""
+    """One rule's explanation: what it saw (evidence in numbers), the likely cause and the change to try.
+
+    confidence: "high", "medium" or "low": how sure the cause is, however grave it is. consequences: what other rules saw
+    that follows from this, each said here and nowhere else.
+    """
 
     rule: str
     severity: str
@@ -346,6 +355,8 @@ class Diagnosis:
     cause: str
     suggestion: str
     case: str | None = None
+    confidence: str = "high"
+    consequences: tuple[Diagnosis, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +465,16 @@ def launch_spec_from_json(text: bytes, where: str) -> LaunchSpec:
         return msgspec.json.decode(text, type=LaunchSpec)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(str(error), where=where, accepted="a launch file written by the gate") from error
+
+
+def without_samples(run: Run) -> Run:
+    """The same run with statistics but without raw samples."""
+    launches = tuple(
+        replace(launch, outcomes=tuple(
+            replace(outcome, measurements=tuple(replace(m, samples=()) for m in outcome.measurements))
+            for outcome in launch.outcomes))
+        for launch in run.launches)
+    return replace(run, launches=launches)
 
 
 def run_schema() -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from regress.judge.verdict import SEVEREST_FIRST
-from regress.record import Case, Diagnosis, Environment, Finding, Measurement, Run, Verdict
+from regress.record import SEVEREST_FIRST, Case, Diagnosis, Environment, Finding, Measurement, Run, Verdict
 
 RESULT_SCHEMA = 1
 
@@ -71,6 +70,16 @@ class GateResult:
     warnings: tuple[str, ...]
     artifacts: Mapping[str, str]
     schema: int = RESULT_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class GateOutcome:
+    """What a gate came to. environment_changes: reported facts that differ from the newest baseline run."""
+
+    run: Run
+    result: GateResult
+    exit_status: int
+    environment_changes: tuple[str, ...]
 
 
 def severity_rank(verdict: Verdict) -> int:

@@ -30,8 +30,8 @@ from regress.measure.mps import find_program, foreign_service
 from regress.measure.ranks import RankPlan, plan_ranks
 from regress.measure.sharing import GpuSharing
 from regress.measuring import LauncherFactory, Observer
-from regress.record import Case, Commit, Environment, Run
-from regress.result import GateResult
+from regress.record import Case, Commit, Environment
+from regress.result import GateOutcome
 from regress.tracing import Tracer, choose_tracer
 
 
@@ -65,16 +65,6 @@ class PlannedCase:
 
     case: Case
     unfit: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GateOutcome:
-    """What a gate came to. environment_changes: reported facts that differ from the newest baseline run."""
-
-    run: Run
-    result: GateResult
-    exit_status: int
-    environment_changes: tuple[str, ...]
 
 
 def open_gate(request: GateRequest) -> Gate:

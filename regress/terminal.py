@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from regress.judge.verdict import SEVEREST_FIRST
-from regress.record import Verdict
+from regress.record import SEVEREST_FIRST, Verdict
 from regress.result import CaseRow, GateResult, MetricRow
 from regress.units import Unit, format_change, format_value
 

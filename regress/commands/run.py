@@ -11,8 +11,8 @@ from regress.config import matches
 from regress.errors import EXIT_INTERRUPTED, EXIT_NO_CASES, EnvironmentUnfitError, UsageError
 from regress.gate_options import GATE_OPTIONS
 from regress.record import Verdict
-from regress.result import result_json
-from regress.session import GateOutcome, GateRequest, open_gate
+from regress.result import GateOutcome, result_json
+from regress.session import GateRequest, open_gate
 from regress.terminal import explanation_lines, failure_text, summary_line, table_lines
 
 _COLORS = {Verdict.REGRESSION: "31;1", Verdict.INVALID: "31", Verdict.INCONCLUSIVE: "33", Verdict.NO_BASELINE: "33",

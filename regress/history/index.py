@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from regress.history.runs import Entry, Problem, utc
-from regress.record import CaseOutcome, Measurement, Run, Verdict, run_from_json, to_json
+from regress.record import SEVEREST_FIRST, CaseOutcome, Measurement, Run, run_from_json, to_json
 
 SCHEMA = "3"
 """Another value than the stored one means: drop everything and build the index again."""
@@ -272,10 +272,6 @@ def _run_values(run: Run, entry: Entry) -> dict[str, Bound]:
             "size_bytes": entry.size_bytes, "modified_ns": entry.modified_ns}
 
 
-_WORST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.NO_BASELINE,
-                Verdict.PASS)
-
-
 def _results(run: Run, key: int) -> Iterator[dict[str, Bound]]:
     """One row for each metric of each case, folded over launches by the median, in an order all writers share.
 
@@ -289,8 +285,8 @@ def _results(run: Run, key: int) -> Iterator[dict[str, Bound]]:
     opinions: dict[tuple[str, str], tuple[int, float | None]] = {}
     for finding in run.findings:
         place = (finding.case, finding.metric)
-        rank, baseline = opinions.get(place, (len(_WORST_FIRST) - 1, None))
-        opinions[place] = (min(rank, _WORST_FIRST.index(finding.verdict)),
+        rank, baseline = opinions.get(place, (len(SEVEREST_FIRST) - 1, None))
+        opinions[place] = (min(rank, SEVEREST_FIRST.index(finding.verdict)),
                            finding.baseline if baseline is None else baseline)
     for place in sorted(gathered):
         by_role = gathered[place]
@@ -302,7 +298,7 @@ def _results(run: Run, key: int) -> Iterator[dict[str, Bound]]:
                "p25": _statistic(measured, "p25"), "p50": _statistic(measured, "p50"),
                "p95": _statistic(measured, "p95"), "launches": len(values),
                "baseline": opinion[1] if opinion else None,
-               "verdict": _WORST_FIRST[opinion[0]].value if opinion else None}
+               "verdict": SEVEREST_FIRST[opinion[0]].value if opinion else None}
 
 
 def _statistic(measured: Sequence[Measurement], name: str) -> float | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from regress.errors import HistoryError, HistoryWriteError, RecordError
-from regress.record import Acceptance, Run, run_from_json, to_json
+from regress.record import Acceptance, Run, run_from_json, to_json, without_samples
 from regress.whole_file import write_whole
 
 RUNS = "runs"
@@ -98,16 +98,6 @@ def file_name(run: Run, compress: bool = False) -> str:
     sha = run.commit.sha or ""
     short = sha[:8] if re.fullmatch(r"[0-9a-fA-F]{7,64}", sha) else "nocommit"
     return f"{stamp}-{short}-{run.run_id}-{run.attempt}{SUFFIXES[1] if compress else SUFFIXES[0]}"
-
-
-def without_samples(run: Run) -> Run:
-    """The same run with statistics but without raw samples."""
-    launches = tuple(
-        replace(launch, outcomes=tuple(
-            replace(outcome, measurements=tuple(replace(m, samples=()) for m in outcome.measurements))
-            for outcome in launch.outcomes))
-        for launch in run.launches)
-    return replace(run, launches=launches)
 
 
 def with_marks(run: Run, marks: Iterable[Acceptance]) -> Run:

@@ -15,17 +15,8 @@ import msgspec
 from regress.errors import HistoryError, HistoryWriteError, RecordError
 from regress.history import index
 from regress.history.index import Bound, Connection, Row
-from regress.history.runs import (
-    AcceptedMark,
-    Entry,
-    Problem,
-    checked,
-    file_name,
-    gunzip,
-    keep_elsewhere,
-    without_samples,
-)
-from regress.record import Acceptance, Run, run_from_json, to_json
+from regress.history.runs import AcceptedMark, Entry, Problem, checked, file_name, gunzip, keep_elsewhere
+from regress.record import Acceptance, Run, run_from_json, to_json, without_samples
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

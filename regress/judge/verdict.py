@@ -16,7 +16,7 @@ from regress.errors import EXIT_OK, EXIT_REGRESSION, EXIT_UNTRUSTED
 from regress.judge.baseline import Baseline, as_window, launches_with, same_kind
 from regress.judge.correction import corrected
 from regress.judge.detectors import ALPHA, Detector, Series, SeriesOptions
-from regress.record import Case, Finding, Launch, Run, Verdict
+from regress.record import SEVEREST_FIRST, Case, Finding, Launch, Run, Verdict
 from regress.shelf import variants
 from regress.units import Better, Unit, format_change, format_seconds
 
@@ -25,9 +25,6 @@ Policy = Mapping[str, object]
 
 Policies = Mapping[tuple[str, str], Policy]
 """Policy by (case id, metric): the series to judge. What is measured and not in here is recorded only."""
-
-SEVEREST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT,
-                  Verdict.NO_BASELINE, Verdict.PASS)
 
 
 class Downgrade(enum.Enum):

@@ -12,13 +12,10 @@ from typing import Generic, TypeVar
 
 from regress.delivery import Payload
 from regress.delivery.series import Number, Point, points
-from regress.record import Case, Finding, Measurement, Run, Verdict
+from regress.record import SEVEREST_FIRST, Case, Finding, Measurement, Run, Verdict
 from regress.units import Better, Unit
 
 OptionsT = TypeVar("OptionsT")
-
-_WORST_FIRST = (Verdict.INVALID, Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.NO_BASELINE,
-                Verdict.PASS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class Result:
         middle = len(ordered) // 2
         value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
         findings = [f for f in self.run.findings if f.case == case.id and f.metric == first.metric]
-        findings.sort(key=lambda f: _WORST_FIRST.index(f.verdict))
+        findings.sort(key=lambda f: SEVEREST_FIRST.index(f.verdict))
         return Figure(first.metric, first.unit, first.better, value, ordered[0], ordered[-1], len(ordered),
                       tuple(findings))
 

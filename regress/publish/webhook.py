@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from regress.delivery import Payload, http
 from regress.delivery.http import HttpOptions, secret
-from regress.history.runs import without_samples
 from regress.options import option
 from regress.publish import Result, Sink
-from regress.record import to_json
+from regress.record import to_json, without_samples
 
 
 @dataclass(frozen=True, slots=True)

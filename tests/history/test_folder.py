@@ -18,7 +18,7 @@ from regress import record
 from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, HistoryError, HistoryWriteError, RecordError
 from regress.history import index, runs
 from regress.history.store import open_history
-from regress.record import SCHEMA_VERSION, to_json
+from regress.record import SCHEMA_VERSION, to_json, without_samples
 from tests.history.factory import ALLREDUCE, moment, run
 from tests.history.test_store import ids
 
@@ -48,7 +48,7 @@ def test_files_may_be_compressed_and_mixed(tmp_path: Path) -> None:
         assert ids(history.runs()) == ["run00002", "run00001"]
         assert history.get("run00001") == run(1)
         history.prune(0)
-        assert history.get("run00001") == runs.without_samples(run(1))
+        assert history.get("run00001") == without_samples(run(1))
 
 
 def test_files_that_come_and_go_are_followed(tmp_path: Path) -> None:

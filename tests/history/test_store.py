@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from regress.errors import HistoryError, RecordError
 from regress.history import exchange
-from regress.history.runs import without_samples
 from regress.history.store import History, open_history
-from regress.record import Acceptance, CaseOutcome, Run, to_json
+from regress.record import Acceptance, CaseOutcome, Run, to_json, without_samples
 from tests.history.factory import ALLGATHER, ALLREDUCE, ELSEWHERE, HERE, launch, measurement, moment, run
 
 
