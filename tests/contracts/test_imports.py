@@ -46,7 +46,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def modules() -> list[str]:
-    """Every module of the product but the one that makes pandas frames, which is imported where a frame is asked for."""
+    """Every module of the product but the one that makes pandas frames: it is imported where a frame is asked for."""
     return [info.name for root, package in PACKAGES.items()
             for info in pkgutil.walk_packages(package.__path__, f"{root}.") if info.name != FRAMES]
 
@@ -111,8 +111,7 @@ def test_dataclasses_have_slots() -> None:
     without = []
     for path in PRODUCT:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for decorator in getattr(node, "decorator_list", []):
-                text = ast.unparse(decorator)
-                if text.startswith("dataclass") and "slots=True" not in text:
-                    without.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+            decorators = [ast.unparse(one) for one in node.decorator_list] if isinstance(node, ast.ClassDef) else []
+            if any(text.startswith("dataclass") and "slots=True" not in text for text in decorators):
+                without.append(f"{path.relative_to(ROOT)}: {ast.unparse(node).splitlines()[1]}")
     assert without == []
