@@ -247,11 +247,11 @@ class GateRun:
     def set_exit_status(self, session: pytest.Session) -> None:
         """The gate's own status where pytest's would say too much (1 for an invalid case) or too little."""
         status = int(session.exitstatus)
-        if self.outcome is None or status not in (0, 1):
+        if status not in (0, 1):
             return
-        session.exitstatus = self.outcome.exit_status
-        if self.outcome.exit_status == 0 and status == 1:
-            session.exitstatus = EXIT_UNTRUSTED
+        # Where nothing could be measured, or all that was measured is well, an error is a case that cannot run here.
+        measured = self.outcome.exit_status if self.outcome is not None else 0
+        session.exitstatus = EXIT_UNTRUSTED if measured == 0 and status == 1 else measured
 
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         """Table, explanations, summary line, paths."""

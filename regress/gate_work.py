@@ -147,6 +147,15 @@ class GateWork:
         """Keeps a warning, once."""
         self.warnings[text] = None
 
+    def launch_notes(self, campaign: Campaign) -> None:
+        """What went wrong with whole launches although their results are complete: a rank that died at its very end,
+        a launch that was made twice."""
+        for launch in campaign.launches:
+            for text in launch.warnings:
+                self.warn(f"launch {launch.index}: {text}")
+            if launch.error is not None and all(outcome.error is None for outcome in launch.outcomes):
+                self.warn(f"launch {launch.index}, whose results are complete and were used: {launch.error}")
+
     def trace(self, campaign: Campaign, cases: Sequence[Case], session: int) -> None:
         """One traced launch, off the clock of the gated figures."""
         for text in self.gate.tracer.warnings:
@@ -225,6 +234,7 @@ class GateWork:
                partial: bool) -> GateOutcome:
         """The run as a record, stored, published and written."""
         gate, request = self.gate, self.gate.request
+        self.launch_notes(campaign)
         run = Run(
             self.run_id, self.started_at, utc_now(), gate.commit, gate.environment, tuple(campaign.launches),
             judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),

@@ -146,8 +146,10 @@ def _case_row(run: Run, case: Case) -> CaseRow:
         text for launch in run.launches for outcome in launch.outcomes if outcome.case == case
         for text in (*outcome.warnings, *([outcome.error] if outcome.error else [])))
     explanations = tuple(explanation(d) for d in run.diagnoses if d.case in (None, case.id))
+    # The verdict on correctness gives the first launch's error as its reason; it need not be read twice.
+    untold = tuple(text for text in warnings if not any(row.reason.endswith(text) for row in metrics))
     return CaseRow(case.id, run.verdicts.get(case.id, Verdict.INVALID), metrics,
-                   _measured_rows(run, case, {row.metric for row in metrics}), explanations, tuple(warnings),
+                   _measured_rows(run, case, {row.metric for row in metrics}), explanations, untold,
                    rerun_command(case.id))
 
 

@@ -69,10 +69,10 @@ def table_lines(result: GateResult) -> list[tuple[str, Verdict | None]]:
             text.append((line(cells), row.verdict if row else case.verdict))
             if row is not None and row.verdict not in (Verdict.PASS, Verdict.NO_BASELINE):
                 reasons.setdefault(row.verdict, row.reason)
-        # Time and bandwidth say the same thing twice: one reason for each verdict of a case is enough here.
-        text.extend((f"    {reason}", None) for reason in reasons.values())
-        if case.verdict not in (Verdict.PASS, Verdict.NO_BASELINE):
-            text.extend((f"    {warning}", None) for warning in case.warnings)
+        # Time and bandwidth say the same thing twice: one reason for each verdict of a case is enough here. Of one
+        # that goes on with a rank's last lines, `failure_text` has the rest.
+        told = [*reasons.values(), *(case.warnings if case.verdict not in (Verdict.PASS, Verdict.NO_BASELINE) else ())]
+        text.extend((f"    {line_of.partition(chr(10))[0]}", None) for line_of in told)
     return text
 
 

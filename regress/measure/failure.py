@@ -65,6 +65,18 @@ def tail(text: str, lines: int = TAIL_LINES) -> str:
     return "\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-lines:])
 
 
+def innermost(text: str, lines: int = TAIL_LINES) -> str:
+    """The innermost calls of the main thread in what faulthandler wrote last; the last lines where it wrote nothing.
+
+    faulthandler writes each thread's most recent call first, and the thread that got the signal last.
+    """
+    _, found, stack = text.rpartition("(most recent call first):\n")
+    if not found:
+        return tail(text, lines)
+    calls = [line.rstrip() for line in stack.splitlines()]
+    return "\n".join(calls[:lines])
+
+
 def describe_failures(failures: Sequence[RankFailure], stderr: Mapping[int, str], where: Mapping[int, str]) -> str:
     """One text for ranks that failed: the likely cause with its stderr, where it stood, then the other ranks.
 

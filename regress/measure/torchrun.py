@@ -18,7 +18,7 @@ import msgspec
 
 from regress.errors import MeasurementError
 from regress.measure.agent import Answer, Request
-from regress.measure.failure import describe_failures, hint, is_port_clash, tail
+from regress.measure.failure import describe_failures, hint, innermost, is_port_clash
 from regress.measure.guard import LAUNCH_MARK, STACK_SIGNAL, boot_command
 from regress.measure.launch import LaunchResult
 from regress.measure.processes import end_marked, marked, send
@@ -29,6 +29,8 @@ from regress.record import LaunchSpec, Progress, to_json
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 2.0
+HUNG_LINES = 16
+"""Lines of stack in the report of a hang, over all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class TorchrunLauncher:
         if result.error is None or not is_port_clash(result.error):
             return result
         second = self._attempt(order, _unused(folder))
-        note = f"launch {index} was repeated: its port was taken by another process"
+        note = "repeated, because its port had been taken by another process meanwhile"
         return dataclasses.replace(second, warnings=(note, *second.warnings))
 
     def _root(self) -> Path:
@@ -208,9 +210,10 @@ class TorchrunLauncher:
         parts = [late, format_states(watch.reader.states)]
         if watch.ended:
             parts.append("not running any more: rank " + ", ".join(map(str, sorted(watch.ended))))
-        stuck = min(running, default=0)
-        last = tail(read_log(watch.folder, stuck, "stderr"))
-        return "; ".join(parts) + (f"\nwhere rank {stuck} was:\n{last}" if last else "")
+        # Which rank keeps the others waiting cannot be told from outside: all stacks are shown, innermost calls first.
+        lines = max(HUNG_LINES // max(len(running), 1), 2)
+        stacks = {rank: innermost(read_log(watch.folder, rank, "stderr"), lines) for rank in running[:HUNG_LINES]}
+        return "; ".join(parts) + "".join(f"\nwhere rank {rank} was:\n{text}" for rank, text in stacks.items() if text)
 
     def _abandon(self, agent: RunningAgent | None, mark: str) -> None:
         """Ends the agent and every process of the launch; the next launch starts another agent."""

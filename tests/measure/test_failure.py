@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from regress.measure.agent import RankFailure
-from regress.measure.failure import describe_failures, exit_words, hint, is_port_clash, root_first, tail
+from regress.measure.failure import describe_failures, exit_words, hint, innermost, is_port_clash, root_first, tail
 
 
 def test_the_killed_rank_is_the_cause_and_those_ended_by_the_engine_are_not() -> None:
@@ -45,3 +45,11 @@ def test_ways_to_end() -> None:
 
 def test_the_tail_leaves_blank_lines_out() -> None:
     assert tail("a\n\nb  \n\nc\n", 2) == "b\nc"
+
+
+def test_of_a_stack_the_innermost_calls_are_shown() -> None:
+    text = ("a word\nThread 0x1 (most recent call first):\n  File \"a.py\", line 1 in wait\n\n"
+            "Current thread 0x2 (most recent call first):\n" + "".join(f'  File "b.py", line {n} in f{n}\n'
+                                                                       for n in range(9)))
+    assert innermost(text, 2) == '  File "b.py", line 0 in f0\n  File "b.py", line 1 in f1'
+    assert innermost("no stack\nat all\n", 1) == "at all"

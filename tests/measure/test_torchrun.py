@@ -135,7 +135,7 @@ def test_finished_cases_survive_a_rank_that_dies_after_them(shared: TorchrunLaun
 def test_a_taken_port_is_tried_once_more(shared: TorchrunLauncher, tmp_path: Path) -> None:
     result = play(shared, tmp_path, programs.PORT_TAKEN_ONCE).launch(SPEC, index=5, role="head", deadline_seconds=60)
     assert result.error is None
-    assert result.warnings == ("launch 5 was repeated: its port was taken by another process",)
+    assert result.warnings == ("repeated, because its port had been taken by another process meanwhile",)
 
 
 def test_processes_that_ranks_leave_behind_are_ended(shared: TorchrunLauncher, tmp_path: Path) -> None:
