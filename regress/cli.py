@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -59,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"comm-regress {version('comm-regress')}")
         return 0
     parsed = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A sign that the terminal cannot show must not cost the run that was just measured.
+            stream.reconfigure(errors="backslashreplace")
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return EXIT_USAGE

@@ -83,7 +83,9 @@ class GateCollector(pytest.Collector):
     def collect(self) -> Iterator[pytest.Item]:
         """Every case of the plan."""
         for planned in self.run.gate.plan:
-            yield CaseItem.from_parent(self, name=planned.case.id, planned=planned, run=self.run)
+            # Whole, so that pytest takes it apart as it does an id that it remembers for --lf.
+            nodeid = f"{self.nodeid}::{planned.case.id}"
+            yield CaseItem.from_parent(self, name=planned.case.id, nodeid=nodeid, planned=planned, run=self.run)
 
 
 class CaseItem(pytest.Item):

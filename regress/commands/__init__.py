@@ -40,7 +40,14 @@ def config_of(arguments: argparse.Namespace, shelves: Shelves) -> Config:
 
 def print_json(value: Any) -> None:
     """Any record or JSON value, indented, on stdout."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    write_json(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def write_json(content: bytes) -> None:
+    """JSON on stdout, as UTF-8 whatever the terminal's encoding: a reader of JSON takes no other."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
 
 
 def color_wanted() -> bool:

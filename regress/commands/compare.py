@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 
 from regress.catalog import open_shelves
-from regress.commands import add_history, add_json, config_of, history_of
+from regress.commands import add_history, add_json, config_of, history_of, write_json
 from regress.errors import HistoryError
 from regress.judge.baseline import environment_changes
 from regress.judge.verdict import compare
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
                      warnings=judgement.warnings)
     result = gate_result(judged, judgement.exit_status)
     if arguments.json:
-        sys.stdout.write(result_json(result).decode())
+        write_json(result_json(result))
         return judgement.exit_status
     changes = environment_changes(now.environment, before.environment)
     print(f"run {now.run_id} against run {before.run_id}")

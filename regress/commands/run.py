@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from regress.commands import color_wanted
+from regress.commands import color_wanted, write_json
 from regress.config import matches
 from regress.errors import EXIT_INTERRUPTED, EXIT_NO_CASES, EnvironmentUnfitError, UsageError
 from regress.gate_options import GATE_OPTIONS
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print(outcome: GateOutcome, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(result_json(outcome.result).decode())
+        write_json(result_json(outcome.result))
         return
     colored = color_wanted()
     for case in outcome.result.cases:

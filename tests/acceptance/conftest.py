@@ -48,13 +48,13 @@ class Theatre:
         write_recording(Path(self.scenario.recording), "made", launches(self._seed, slower, spread=spread,
                                                                         change=change))
 
-    def gate(self, *arguments: str) -> pytest.RunResult:
-        """`pytest --comm-regress`, in this process."""
+    def gate(self, *arguments: str, cache: bool = False) -> pytest.RunResult:
+        """`pytest --comm-regress`, in this process. cache: with pytest's memory of what failed last."""
         with self.monkeypatch.context() as patch:
             stage.install(patch.setattr, self.scenario)
+            without = ("hypothesispytest",) if cache else ("hypothesispytest", "cacheprovider")
             return self.pytester.runpytest_inprocess(
-                "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--comm-regress", *arguments,
-                no_reraise_ctrlc=True)
+                *(f"-pno:{name}" for name in without), "--comm-regress", *arguments, no_reraise_ctrlc=True)
 
     def process(self, *arguments: str, interpreter: Sequence[str] = ()) -> pytest.RunResult:
         """`pytest ARGUMENTS` as a process of its own, with this scenario."""
