@@ -260,7 +260,7 @@ class GateRun:
         if self.outcome is None:
             return
         result = self.outcome.result
-        reporter.section("comm-regress")
+        reporter.write_sep("=", "comm-regress")
         for text, verdict in table_lines(result):
             reporter.write_line(text, **_MARKUP[verdict])
         for text in explanation_lines(result):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regress.errors import EXIT_UNTRUSTED, HistoryWriteError, RegressError
+from regress.errors import EXIT_INTERRUPTED, EXIT_UNTRUSTED, HistoryWriteError, RegressError
 from regress.history.store import History
 from regress.judge.baseline import Baseline, environment_changes, select
 from regress.judge.confirm import Budget, doubtful, next_measurement, unaffordable
@@ -40,6 +40,7 @@ ENVIRONMENT_OF_RANKS = ("torch_", "nccl", "driver_", "image", "python_", "variab
 """Beginnings of reported facts that change what both head and base run in: a base measured in today's environment
 cannot show what came with a new NCCL."""
 
+INTERRUPTED = "interrupted: what was finished is kept as a partial run, which is no baseline"
 RUNS_READ = 200
 """Stored runs looked at for a baseline: its window of 20 commits, with room for reruns and other branches."""
 
@@ -90,6 +91,7 @@ class GateWork:
             judgement = self.confirm(campaign, baseline, health, stack)
         except KeyboardInterrupt:
             judgement = judge(campaign.launches, baseline, gate.policies(self.cases), health=self.health_notes(health))
+            self.warn(INTERRUPTED if campaign.launches else "interrupted before anything was finished")
             gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
             raise
         return self.finish(campaign, judgement, baseline, health, partial=False)
@@ -240,7 +242,9 @@ class GateWork:
             judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),
             partial, _version(), health.snapshot(), (*judgement.warnings, *self.warnings), dict(self.artifacts),
             None if partial else self._acceptance())
-        status = self._store(run, judgement.exit_status) if campaign.launches else judgement.exit_status
+        status = EXIT_INTERRUPTED if partial else judgement.exit_status
+        if campaign.launches:
+            status = self._store(run, status)
         if not partial:
             for text in publish_run(gate.config, gate.shelves, run, Path(request.history), request.root):
                 self.warn(text)

@@ -6,6 +6,7 @@ gate is really asked for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
@@ -37,25 +38,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Refuses what cannot mean anything before anything is measured."""
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Refuses what cannot mean anything before anything is measured; a status ends pytest, None lets it go on."""
     if not config.getoption("--comm-regress"):
         given = [f"--comm-regress-{name}" for name, settings in GATE_OPTIONS
                  if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
         if given:
             raise pytest.UsageError(f"{given[0]} without --comm-regress measures nothing; add --comm-regress")
-        return
-    workers = config.getoption("numprocesses", None)
-    if workers or config.getoption("tx", None):
+        return None
+    workers, places = config.getoption("numprocesses", None), config.getoption("tx", None)
+    if workers or places:
+        given, flag = (f"-n {workers}", "-n") if workers else ("--tx", "--tx")
         raise pytest.UsageError(
-            f"--comm-regress with -n {workers}: cases would compete for the GPUs and time each other; "
-            "run it without xdist's -n")
+            f"--comm-regress with {given}: cases would compete for the GPUs and time each other; "
+            f"run it without xdist's {flag}")
     if config.getoption("--help") or config.getoption("--version"):
-        return
-    from regress.gate_items import open_gate
-
+        return None
     chosen = {name: config.getoption(f"--comm-regress-{name}") for name, _ in GATE_OPTIONS}
-    config.stash[_RUN] = open_gate(config, chosen)
+    # pytest turns neither into a clean end before its session has begun.
+    try:
+        from regress.gate_items import open_gate
+
+        config.stash[_RUN] = open_gate(config, chosen)
+    except KeyboardInterrupt:
+        sys.stderr.write("comm-regress: interrupted before anything was measured\n")
+        return int(pytest.ExitCode.INTERRUPTED)
+    except pytest.exit.Exception as stopped:
+        sys.stderr.write(f"{stopped}\n")
+        return stopped.returncode
+    return None
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -108,8 +108,13 @@ def failure_headline(case: CaseRow) -> str:
 def failure_text(case: CaseRow, environment_changes: tuple[str, ...]) -> str:
     """One failing case in full: what, by how much, against what, how sure, what differs, how to run it again."""
     lines = [f"{case.case}: {VERDICT_WORDS[case.verdict]}"]
-    for row in case.metrics:
+    # Where results are wrong there are no figures, and that every one of them is missing needs no telling.
+    wrong = [row for row in case.metrics if row.detector == "correctness"]
+    for row in wrong or case.metrics:
         if row.verdict is Verdict.PASS:
+            continue
+        if row.now is None:
+            lines.append(f"  {row.metric}: {row.reason}")
             continue
         unit = Unit(row.unit)
         lines.append(f"  {row.metric} ({row.statistic}): {format_value(row.now, unit)} now, "

@@ -188,8 +188,8 @@ def test_what_is_not_correct_is_invalid_before_any_speed(theatre: Theatre, case:
     assert counts == {"tests": 3, "failures": 0, "errors": 1, "skipped": 0}
     assert reason in str(next(cases[case.id].iter("error")).text)
     text = done.stdout.str()
-    assert f"{case.id}: INVALID" in text
-    assert f"again: pytest --comm-regress 'comm-regress::{case.id}'" in text
+    assert (f"\n{case.id}: INVALID\n  correctness: {reason}\n"
+            f"  again: pytest --comm-regress 'comm-regress::{case.id}'\n") in text
     assert "1 invalid, 2 unchanged (status 10)" in text
     assert f"ERROR comm-regress::{case.id} - INVALID: launch 0: " in text
     assert "gate_items.py" not in text
