@@ -289,7 +289,8 @@ class Launch:
 
     role: "head" for the code under test, "base" for the interleaved base reference, "traced" for the profiled one.
     session: which of the gate's measuring sessions it belongs to (0 screening, then one per confirmation).
-    evidence: what the communication library said it chose ("AllReduce 16MiB": "RING SIMPLE, 24 channels").
+    evidence: what a traced launch showed beside its metrics: what the communication library chose ("AllReduce 16MiB":
+        "RING SIMPLE, 24 channels"), and what tracing cost.
     wall_seconds: start to end of the launcher; rank_wall_seconds: the longest rank process.
     """
 

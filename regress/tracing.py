@@ -110,6 +110,7 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None) ->
         warnings = (*warnings, *again)
     outcomes: list[CaseOutcome] = []
     diagnoses: list[Diagnosis] = []
+    evidence: dict[str, str] = {}
     for case, results in zip(result.cases, result.results, strict=True):
         error = result.error if paths and result.error else incorrectness(case, results)
         if error is not None or not paths:
@@ -119,11 +120,14 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None) ->
         outcomes.append(outcome)
         diagnoses += rules
         cost = _cost(campaign, case, result)
-        warnings = (*warnings, cost) if cost is not None else warnings
+        if cost is not None:
+            evidence[f"tracing {case.id}"] = cost
+            campaign.observer.message(f"tracing {case.id} changed {cost}")
     log = read_logs(Path(result.folder)) if result.folder else NcclLog()
     campaign.launches.append(Launch(
         result.index, "traced", result.seed, result.started_at, result.wall_seconds, result.rank_wall_seconds,
-        tuple(outcomes), task.session, None, (*result.warnings, *log.warnings), _choices(log)))
+        tuple(outcomes), task.session, None, (*result.warnings, *log.warnings),
+        _choices(log) | evidence))
     artifacts = _keep(paths, keep) if keep is not None and paths else {}
     return Traced(tuple(diagnoses), tuple(dict.fromkeys(warnings)), artifacts)
 
@@ -189,8 +193,7 @@ def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
                    for found in [outcome.get(name)] if found is not None)
     if slowed is None or not plain:
         return None
-    return (f"tracing changed {name} of {case.id} by {format_change(slowed.value / plain[len(plain) // 2] - 1)} "
-            "in its own launch; gated figures are from untraced ones")
+    return f"{name} by {format_change(slowed.value / plain[len(plain) // 2] - 1)}; gated figures are untraced"
 
 
 def _choices(log: NcclLog) -> dict[str, str]:
