@@ -48,9 +48,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     workers, places = config.getoption("numprocesses", None), config.getoption("tx", None)
     if workers or places:
-        given, flag = (f"-n {workers}", "-n") if workers else ("--tx", "--tx")
+        what, flag = (f"-n {workers}", "-n") if workers else ("--tx", "--tx")
         raise pytest.UsageError(
-            f"--comm-regress with {given}: cases would compete for the GPUs and time each other; "
+            f"--comm-regress with {what}: cases would compete for the GPUs and time each other; "
             f"run it without xdist's {flag}")
     if config.getoption("--help") or config.getoption("--version"):
         return None
