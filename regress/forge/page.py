@@ -27,7 +27,7 @@ MEANINGS = {
     Verdict.PASS: "Nothing is slower.",
     Verdict.REGRESSION: "Communication got slower, and the slowdown was measured again before this build failed.",
     Verdict.IMPROVEMENT: "Something got faster and nothing got slower.",
-    Verdict.INCONCLUSIVE: "Too noisy to tell; nothing is proven slower.",
+    Verdict.INCONCLUSIVE: "The launches, or the machine, were too unsteady to tell; nothing is proven slower.",
     Verdict.NO_BASELINE: "NO BASELINE: the first run here. It was recorded, and later runs are compared with it.",
     Verdict.INVALID: "The measurement cannot be trusted, so it says nothing about this commit.",
 }
