@@ -29,22 +29,20 @@ from regress.session import Gate, GateRequest
 from regress.tracing import Tracer
 
 VARIABLE = "COMM_REGRESS_SCENARIO"
-ENVIRONMENT = Environment(
-    {"device": "cpu", "backend": "gloo", "shared_gpu": False, "cpu_model": "Example CPU", "cpu_cores_allowed": 2},
-    {"torch_version": "2.13.0", "host": "example"})
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """recording: the file to play. interrupt_at: the launch during which Ctrl-C is pressed. torch: as reported.
+    """recording: the file to play. interrupt_at: the launch during which Ctrl-C is pressed.
 
-    unfit: (level, text) of what is wrong with the machine.
+    torch, cpu: version and model as the environment has them. unfit: (level, text) of what is wrong with the machine.
     """
 
     recording: str
     lock: str
     interrupt_at: int | None = None
     torch: str = "2.13.0"
+    cpu: str = "Example CPU"
     unfit: tuple[tuple[str, str], ...] = ()
 
 
@@ -71,8 +69,10 @@ def install(patch: Callable[[object, str, object], None], scenario: Scenario) ->
     def open_gate(request: GateRequest) -> Gate:
         gate = opened(request)
         gate.factory, gate.tracer, gate.devices = factory, Tracer("none"), None
-        reported = {**ENVIRONMENT.reported, "torch_version": scenario.torch}
-        gate._environment = Environment(ENVIRONMENT.must_match, reported)
+        gate._environment = Environment(
+            {"device": "cpu", "backend": "gloo", "shared_gpu": False, "cpu_model": scenario.cpu,
+             "cpu_cores_allowed": 2},
+            {"torch_version": scenario.torch, "host": "example"})
         return gate
 
     patch(regress.gate_items, "open_session_gate", open_gate)

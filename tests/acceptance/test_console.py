@@ -208,6 +208,17 @@ def test_compare_names_a_run_that_is_not_there(shell: Shell) -> None:
                                         "beginning of exactly one; `regress history list` shows them\n")
 
 
+def test_runs_of_different_machines_are_not_compared(shell: Shell) -> None:
+    shell.theatre.baseline()
+    shell.theatre.set(cpu="Other CPU")
+    shell("run")
+    before, now = shell.theatre.runs()[-2].run_id, shell.theatre.runs()[-1].run_id
+    assert shell("compare", before, now) == Said(EXIT_USAGE, "", (
+        "regress compare: the two runs were measured in different environments: cpu_model: Example CPU there, Other "
+        "CPU here; accepted: two runs whose must-match facts agree; `regress history list` shows each run's "
+        "environment\n"))
+
+
 # history
 
 

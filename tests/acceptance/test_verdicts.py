@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -247,6 +248,33 @@ def test_the_json_keeps_to_the_published_schema(theatre: Theatre, slower: dict[C
     assert {"metric", "unit", "statistic", "now", "baseline", "change", "interval", "launches", "verdict",
             "reason"} <= set(metric)
     assert result["run"]["id"] == theatre.runs()[-1].run_id
+
+
+def test_another_machine_has_no_baseline_and_says_what_differs(theatre: Theatre) -> None:
+    theatre.baseline()
+    theatre.set(cpu="Other CPU")
+    done = theatre.gate()
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(["comm-regress: no run of this environment yet in *", "warning: *cpu_model*",
+                               "comm-regress: 3 without baseline (status 0)"])
+
+
+def test_a_metric_that_vanishes_is_invalid(theatre: Theatre) -> None:
+    theatre.baseline()
+    theatre.play(change={ALLREDUCE: lambda result: replace(result, bus_factor=None)})
+    done = theatre.gate()
+    assert done.ret == EXIT_UNTRUSTED
+    done.stdout.fnmatch_lines(["allreduce[[]1MiB-float32-2xcpu]: INVALID",
+                               "  busbw_bytes_per_second: busbw_bytes_per_second was measured in 3 baseline runs *"])
+
+
+def test_a_report_that_cannot_be_written_is_a_warning(theatre: Theatre) -> None:
+    (theatre.folder / "page").mkdir()
+    done = theatre.gate("--comm-regress-html=page")
+    assert done.ret == 0
+    done.stdout.fnmatch_lines([f"warning: no report was written: {theatre.folder}/page: the report cannot be written: "
+                               "Is a directory; accepted: a writable path"])
+    assert "html: " not in done.stdout.str()
 
 
 def test_the_report_is_written_beside_the_verdict(theatre: Theatre) -> None:
