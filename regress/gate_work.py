@@ -29,6 +29,7 @@ from regress.publishing import publish_run
 from regress.record import Acceptance, Case, Diagnosis, Run
 from regress.reporting import write_report
 from regress.result import GateOutcome, gate_result, result_json
+from regress.stopping import undisturbed
 from regress.tracing import trace_cases
 from regress.whole_file import write_whole
 
@@ -90,9 +91,11 @@ class GateWork:
                 baseline = self.baseline()
             judgement = self.confirm(campaign, baseline, health, stack)
         except KeyboardInterrupt:
-            judgement = judge(campaign.launches, baseline, gate.policies(self.cases), health=self.health_notes(health))
-            self.warn(INTERRUPTED if campaign.launches else "interrupted before anything was finished")
-            gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
+            with undisturbed():
+                judgement = judge(campaign.launches, baseline, gate.policies(self.cases),
+                                  health=self.health_notes(health))
+                self.warn(INTERRUPTED if campaign.launches else "interrupted before anything was finished")
+                gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
             raise
         return self.finish(campaign, judgement, baseline, health, partial=False)
 

@@ -7,13 +7,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 from regress.catalog import Shelves, open_shelves
 from regress.config import Config, DeviceProfiles, load_config
@@ -32,6 +29,7 @@ from regress.measure.sharing import GpuSharing
 from regress.measuring import LauncherFactory, Observer
 from regress.record import Case, Commit, Environment
 from regress.result import GateOutcome
+from regress.stopping import terminated_as_interrupted
 from regress.tracing import Tracer, choose_tracer
 
 
@@ -219,25 +217,8 @@ class Gate:
             stack.enter_context(hold_lock(host_lock_path(), "the devices of this host",
                                           wait_seconds=self.config.gate.lock_wait, on_wait=observer.message))
             history = stack.enter_context(open_history(self.request.history, repository=self.request.root))
-            stack.enter_context(_terminated_as_interrupted())
+            stack.enter_context(terminated_as_interrupted())
             return GateWork(self, history, observer, tuple(cases), base).run(stack)
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends the gate as Ctrl-C does, so that a runner that cancels a job loses nothing that was measured."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt("SIGTERM")
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case], *, traced: bool = True,

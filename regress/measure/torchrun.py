@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 import time
@@ -53,7 +54,7 @@ class TorchrunLauncher:
 
     world_size: ranks. python: interpreter the ranks run in. program: what a rank runs, as the interpreter's
     arguments, before the path of the launch file. environment: overrides for every launch, None to unset.
-    scratch: where launch folders are made; a temporary folder when None.
+    scratch: where launch folders are made; when None a temporary folder, which goes when the launcher is closed.
     """
 
     world_size: int
@@ -64,6 +65,7 @@ class TorchrunLauncher:
     _gate: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
     _agent: RunningAgent | None = field(default=None, init=False)
     _launches: int = field(default=0, init=False)
+    _own_scratch: Path | None = field(default=None, init=False)
 
     def __enter__(self) -> TorchrunLauncher:
         self.start()
@@ -91,6 +93,9 @@ class TorchrunLauncher:
             self._agent.stop()
             self._agent = None
         end_marked(self._gate, grace_seconds=GRACE_SECONDS)
+        if self._own_scratch is not None:
+            shutil.rmtree(self._own_scratch, ignore_errors=True)
+            self._own_scratch = None
 
     def launch(self, spec: LaunchSpec, *, index: int, role: str, deadline_seconds: float,
                case_deadline_seconds: float | None = None,
@@ -115,9 +120,11 @@ class TorchrunLauncher:
         return dataclasses.replace(second, warnings=(note, *second.warnings))
 
     def _root(self) -> Path:
-        if self.scratch is None:
-            self.scratch = Path(tempfile.mkdtemp(prefix="comm-regress-"))
-        return self.scratch.absolute()
+        if self.scratch is not None:
+            return self.scratch.absolute()
+        if self._own_scratch is None:
+            self._own_scratch = Path(tempfile.mkdtemp(prefix="comm-regress-"))
+        return self._own_scratch
 
     def _attempt(self, order: _Order, folder: Path) -> LaunchResult:
         spec = dataclasses.replace(order.spec, results_dir=str(folder))

@@ -1,4 +1,4 @@
-"""Real gates as a user starts them: `python -m pytest --comm-regress` in a folder, two gloo ranks, faults from outside."""
+"""Real gates as a user starts them: `python -m pytest --comm-regress` in a folder, two gloo ranks."""
 
 from __future__ import annotations
 

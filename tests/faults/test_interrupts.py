@@ -37,9 +37,19 @@ def test_a_stopped_gate_keeps_what_was_finished(place: Place, number: signal.Sig
     partial, cases = stored(path)
     assert partial and len(cases) == 1, text
     assert str(path) in text, "the user is told what was kept"
+    assert not list(place.folder.glob("comm-regress-*")), "temporary files"
     status, text = place.run()
     assert status == 0, text
     assert [stored(path)[0] for path in place.runs] == [True, False]
+
+
+def test_a_gate_that_is_stopped_while_it_loads(place: Place) -> None:
+    running = place.start(fault="slow_start")
+    while not (place.folder / "loading").exists():
+        assert running.process.poll() is None, running.text
+        time.sleep(0.02)
+    os.kill(running.process.pid, signal.SIGINT)
+    assert running.end() == (2, "comm-regress: interrupted before anything was measured\n")
 
 
 def test_nothing_outlives_a_gate_that_is_killed(place: Place) -> None:

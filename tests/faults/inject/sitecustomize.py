@@ -28,7 +28,7 @@ class After(importlib.abc.MetaPathFinder):
         self.module, self.change = module, change
 
     def find_spec(self, fullname: str, path: Sequence[str] | None,
-                  target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
+                  _target: ModuleType | None = None) -> importlib.machinery.ModuleSpec | None:
         if fullname != self.module:
             return None
         sys.meta_path.remove(self)
@@ -119,15 +119,21 @@ def second_case_crawls() -> None:
                 time.sleep(1.0)
         return extra
 
-    for name in ("all_reduce", "all_gather_into_tensor"):
-        if RANK is not None:
-            change = around(name, crawl(name))
-            before = next((found for found in sys.meta_path if isinstance(found, After) and found.module == C10D), None)
-            if before is None:
-                sys.meta_path.insert(0, After(C10D, change))
-            else:
-                earlier = before.change
-                before.change = lambda module: (earlier(module), change(module))[0]
+    def change(module: ModuleType) -> None:
+        for name in ("all_reduce", "all_gather_into_tensor"):
+            around(name, crawl(name))(module)
+
+    if RANK is not None:
+        sys.meta_path.insert(0, After(C10D, change))
+
+
+def slow_start() -> None:
+    """The gate takes long to load, and leaves a file when it has begun to."""
+    def change(_: ModuleType) -> None:
+        Path(os.environ["COMM_REGRESS_TEST_FOLDER"], "loading").touch()
+        time.sleep(60)
+
+    sys.meta_path.insert(0, After("regress.measuring", change))
 
 
 def port_taken() -> None:
@@ -159,8 +165,8 @@ def no_torch() -> None:
 def no_distributed() -> None:
     """What a torch built with USE_DISTRIBUTED=0 is: the Python files are there, the extension has none of it."""
     class Deleting(importlib.abc.MetaPathFinder):
-        def find_spec(self, fullname: str, path: Sequence[str] | None,
-                      target: ModuleType | None = None) -> None:
+        def find_spec(self, fullname: str, _path: Sequence[str] | None,
+                      _target: ModuleType | None = None) -> None:
             if fullname == "torch.distributed" and hasattr(sys.modules["torch"]._C, "_c10d_init"):
                 del sys.modules["torch"]._C._c10d_init
     sys.meta_path.insert(0, Deleting())
@@ -185,7 +191,14 @@ def private_lock(module: ModuleType) -> None:
     module.host_lock_path = lambda: Path(os.environ["COMM_REGRESS_TEST_FOLDER"], "host.lock")  # type: ignore[attr-defined]
 
 
+def quiet_host(module: ModuleType) -> None:
+    """How busy this host is does not matter to a test of anything else, and would turn what is red inconclusive."""
+    module.host_before = dict  # type: ignore[attr-defined]
+    module.cpu_facts = lambda *_: {}  # type: ignore[attr-defined]
+
+
 sys.meta_path = KeepingFirst(sys.meta_path)
 sys.meta_path.insert(0, After("regress.measure.lock", private_lock))
+sys.meta_path.insert(0, After("regress.measure.health", quiet_host))
 if fault := os.environ.get("COMM_REGRESS_TEST_FAULT"):
     globals()[fault]()
