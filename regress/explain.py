@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from regress.difference import Difference, Json, difference, difference_lines
 from regress.record import Diagnosis
 from regress.units import Better, Unit, format_change, format_seconds, format_size, format_value
 
 if TYPE_CHECKING:
+    from regress.diagnose import Circumstances
     from regress.metrics import Metric, Reading
     from regress.trace.analysis import Analysis
     from regress.trace.lane import Lane
     from regress.trace.messages import Arrival, MessageSize
     from regress.trace.read import Export
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Explanation:
     """What one run's traces say. window: "steps" or "kernels", what ratios are taken over.
 
     metrics: those this trace can give, in alphabetical order. findings: worst first. messages: collectives by operation
-    and size. rank_details: whole-capture figures of each rank, over first kernel start to last kernel end.
+    and size. rank_details: whole-capture figures of each rank, over first kernel start to last kernel end. difference:
+    what differs from the run compared with, None without one.
     """
 
     ranks: int
@@ -55,6 +56,7 @@ class Explanation:
     warnings: tuple[str, ...]
     messages: tuple[dict[str, Json], ...] = ()
     rank_details: tuple[dict[str, Json], ...] = ()
+    difference: Difference | None = None
 
     def get(self, name: str) -> ExplainedMetric | None:
         """The metric of that name, None where this trace cannot give it."""
@@ -63,10 +65,12 @@ class Explanation:
     def to_json(self) -> dict[str, Json]:
         """The public JSON form, ready for any encoder."""
         metrics: dict[str, Json] = {metric.name: _metric_json(metric) for metric in self.metrics}
-        return {"ranks": self.ranks, "devices": self.devices, "tracer": self.tracer, "versions": list(self.versions),
+        found: dict[str, Json] = {
+                "ranks": self.ranks, "devices": self.devices, "tracer": self.tracer, "versions": list(self.versions),
                 "window": self.window, "steps": self.steps, "rank_identity": self.identity, "metrics": metrics,
                 "findings": [finding_json(finding) for finding in self.findings], "warnings": list(self.warnings),
                 "messages": list(self.messages), "rank_details": list(self.rank_details)}
+        return found if self.difference is None else found | {"difference": self.difference.to_json()}
 
 
 def _metric_json(metric: ExplainedMetric) -> dict[str, Json]:
@@ -81,37 +85,73 @@ def _metric_json(metric: ExplainedMetric) -> dict[str, Json]:
 
 
 def finding_json(finding: Diagnosis) -> dict[str, Json]:
-    """A finding in its public JSON form."""
-    return {"rule": finding.rule, "severity": finding.severity, "evidence": dict(finding.evidence),
-            "cause": finding.cause, "try": finding.suggestion}
+    """A finding in its public JSON form; `consequences`, findings too, only where it has some."""
+    found: dict[str, Json] = {"rule": finding.rule, "severity": finding.severity, "confidence": finding.confidence,
+                              "evidence": dict(finding.evidence), "cause": finding.cause, "try": finding.suggestion}
+    if finding.consequences:
+        found["consequences"] = [finding_json(one) for one in finding.consequences]
+    return found
 
 
 def explain(paths: Sequence[Path], against: Sequence[Path] | None = None, *, nsys: Export | None = None,
-            within: str | None = None) -> Explanation:
+            within: str | None = None, logs: Sequence[Path] = (), logs_against: Sequence[Path] = (),
+            cost_per_gpu_hour: float | None = None) -> Explanation:
     """Read the traces of one run (and of another to compare with) and say what they show.
 
     nsys: exports an .nsys-rep to an SQLite file; None refuses such reports. within: text of the host ranges to keep to.
-    Raises TraceInputError (exit status 4) for what cannot be read and TraceUnfitError (10) for what cannot be trusted.
+    logs: NCCL's logs and what ranks printed, of this run and of the other. cost_per_gpu_hour: turns a change of the
+    step's time into money. Raises TraceInputError (exit status 4) for what cannot be read and TraceUnfitError (10) for
+    what cannot be trusted.
     """
     from regress.trace.read import read_traces
 
-    now = read_traces(paths, export=nsys, within=within)
-    before = read_traces(against, export=nsys, within=within) if against else None
-    return explain_analysis(now, before)
+    now = known_of(read_traces(paths, export=nsys, within=within), logs)
+    before = known_of(read_traces(against, export=nsys, within=within), logs_against) if against else None
+    return explain_run(replace(now, cost_per_gpu_hour=cost_per_gpu_hour), before)
+
+
+def known_of(analysis: Analysis, logs: Sequence[Path]) -> Circumstances:
+    """A run's traces with what its log files say: NCCL's, and the ranks' own output, told apart line by line.
+
+    Raises TraceInputError for a file that cannot be read.
+    """
+    from regress.diagnose import Circumstances
+    from regress.errors import TraceInputError
+    from regress.trace.nccl_log import parse_log
+    from regress.trace.rank_output import trouble
+
+    if not logs:
+        return Circumstances(analysis)
+    lines: list[str] = []
+    for path in logs:
+        try:
+            lines += path.read_text(errors="replace").splitlines()
+        except OSError as error:
+            raise TraceInputError(f"cannot be read: {error.strerror}", where=str(path),
+                                  accepted="a log of NCCL or the output of a rank") from error
+    return Circumstances(analysis, parse_log("\n".join(lines)), trouble(line for line in lines if " NCCL " not in line))
 
 
 def explain_analysis(now: Analysis, against: Analysis | None = None) -> Explanation:
-    """What an analysis shows, compared with another where one is given.
+    """`explain_run` where nothing but traces is known."""
+    from regress.diagnose import Circumstances
 
-    Figures of different tracers are never compared: `against` of another tracer raises UsageError.
+    return explain_run(Circumstances(now), None if against is None else Circumstances(against))
+
+
+def explain_run(seen: Circumstances, other: Circumstances | None = None) -> Explanation:
+    """What a run's traces and logs show, compared with another's where one is given.
+
+    Figures of different tracers are never compared: `other` of another tracer raises UsageError.
     """
     import regress.metrics
-    from regress.diagnose import diagnose
+    from regress.diagnose import diagnose_run
     from regress.errors import UsageError
     from regress.metrics import Metric
     from regress.shelf import variants
     from regress.trace.messages import arrivals, message_sizes
 
+    now, against = seen.analysis, None if other is None else other.analysis
     if against is not None and against.tracer is not now.tracer:
         raise UsageError(f"a trace of {now.tracer.value} compared with one of {against.tracer.value}",
                          accepted="two traces of the same tracer")
@@ -122,9 +162,10 @@ def explain_analysis(now: Analysis, against: Analysis | None = None) -> Explanat
     return Explanation(
         ranks=len(now.lanes), devices=now.devices, tracer=now.tracer.value, versions=now.versions,
         window=now.window_source.value, steps=now.steps, identity=now.identity.value, metrics=tuple(metrics),
-        findings=diagnose(now, against), warnings=tuple(warnings),
+        findings=diagnose_run(seen, other), warnings=tuple(warnings),
         messages=tuple(_message_json(row) for row in message_sizes(now)),
-        rank_details=tuple(_rank_json(lane, came.get(lane.rank or 0)) for lane in now.lanes))
+        rank_details=tuple(_rank_json(lane, came.get(lane.rank or 0)) for lane in now.lanes),
+        difference=None if other is None else difference(seen, other))
 
 
 def _explained(metric: Metric, now: Analysis, against: Analysis | None) -> ExplainedMetric | None:
@@ -185,8 +226,15 @@ def render_text(explanation: Explanation) -> str:
     lines += _metric_lines(explanation)
     if explanation.messages:
         lines += ["", *_message_lines(explanation)]
+    if explanation.difference is not None and (changed := difference_lines(explanation.difference)):
+        lines += ["", "changed since the run compared with:", *(f"  {text}" for text in changed)]
     for finding in explanation.findings:
-        lines += ["", f"{finding.severity.upper()} {finding.rule}: {finding.cause}", f"  try: {finding.suggestion}"]
+        if explanation.difference is not None and finding.rule == "step_change":
+            continue  # the first line of what changed says it
+        sure = "" if finding.confidence == "high" else f" ({finding.confidence} confidence)"
+        lines += ["", f"{finding.severity.upper()} {finding.rule}: {finding.cause}{sure}",
+                  f"  try: {finding.suggestion}",
+                  *(f"  leads to {one.rule}: {one.cause}" for one in finding.consequences)]
     if not explanation.findings:
         lines += ["", "No rule found anything to say."]
     lines += ["", *(f"warning: {text}" for text in explanation.warnings)] if explanation.warnings else []

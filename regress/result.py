@@ -98,9 +98,16 @@ def worst_first(findings: tuple[Finding, ...]) -> list[Finding]:
 
 
 def explanation(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A rule's finding as JSON shows it everywhere: rule, severity, evidence, cause, try."""
-    return {"rule": diagnosis.rule, "severity": diagnosis.severity, "evidence": diagnosis.evidence,
-            "cause": diagnosis.cause, "try": diagnosis.suggestion}
+    """A rule's finding as JSON shows it everywhere: rule, severity, confidence, evidence, cause, try.
+
+    What follows from it is under `consequences`, in the same form, where there is something.
+    """
+    found: dict[str, Any] = {
+        "rule": diagnosis.rule, "severity": diagnosis.severity, "confidence": diagnosis.confidence,
+        "evidence": diagnosis.evidence, "cause": diagnosis.cause, "try": diagnosis.suggestion}
+    if diagnosis.consequences:
+        found["consequences"] = [explanation(one) for one in diagnosis.consequences]
+    return found
 
 
 def _metric_rows(findings: tuple[Finding, ...]) -> tuple[MetricRow, ...]:

@@ -92,7 +92,8 @@ def explanation_lines(result: GateResult) -> list[str]:
         for finding in case.findings:
             if finding["cause"] not in seen and (unwell or finding["severity"] == "critical"):
                 seen.add(finding["cause"])
-                lines += [f"{finding['severity']}: {finding['rule']}: {finding['cause']}", f"    try: {finding['try']}"]
+                lines += [f"{finding['severity']}: {finding['rule']}: {finding['cause']}", f"    try: {finding['try']}",
+                          *(f"    leads to {one['rule']}: {one['cause']}" for one in finding.get("consequences", ()))]
     return lines
 
 

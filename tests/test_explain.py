@@ -23,7 +23,7 @@ def test_the_json_has_the_published_shape() -> None:
     assert found["metrics"]["gpu_busy_ratio"]["by_rank"].keys() == {"0", "1"}
     assert "against" not in found["metrics"]["gpu_busy_ratio"]
     for finding in found["findings"]:
-        assert finding.keys() == {"rule", "severity", "evidence", "cause", "try"}
+        assert finding.keys() - {"consequences"} == {"rule", "severity", "confidence", "evidence", "cause", "try"}
     assert all(isinstance(text, str) for text in found["warnings"])
 
 

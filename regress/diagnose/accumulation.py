@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, Rule
-from regress.metrics.overlap import EXPOSED
+from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
+from regress.trace.budget import exposed_shares
 from regress.trace.names import OPERATIONS
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _ALL_REDUCE = OPERATIONS.index("AllReduce")
 _LEAST_BYTES = 1 << 20
+_COSTLY = 0.10
+"""From this part of the step on the finding is more than a remark."""
 
 
 def repeats(sizes: list[int]) -> int:
@@ -40,19 +42,20 @@ def _repeated(group: Matched, steps: int) -> int:
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
-    steps = analysis.steps
-    exposed = EXPOSED.from_trace(analysis) if EXPOSED.from_trace else None
-    if steps is None or exposed is None:
+    steps, exposed = analysis.steps, exposed_shares(analysis)
+    if steps is None or not exposed:
         return []
     times = max((_repeated(group, steps) for group in analysis.matching.groups), default=1)
     if times < 2:
         return []
+    cost = max(exposed.values()) * (times - 1) / times
     return [Diagnosis(
-        "accumulation", CRITICAL, {"reductions_per_step": times, SHARE: exposed.value * (times - 1) / times},
+        "accumulation", CRITICAL if cost >= _COSTLY else WARNING, {"reductions_per_step": times, SHARE: cost},
         f"every step reduces the same gradients {times} times: in each micro-batch, where once at the end would do",
         "wrap all micro-batches but the last in DistributedDataParallel.no_sync()")]
 
 
 RULE = Rule("accumulation", "accumulated gradients are reduced in every micro-batch",
-            "the step's all-reduces repeat one sequence of sizes; DistributedDataParallel.no_sync avoids all but one",
-            _check)
+            "the step's all-reduces repeat one sequence of sizes; DistributedDataParallel.no_sync avoids all but one. "
+            "Critical from 10 % of the step on",
+            _check, needs=(Need.STEPS, Need.SIZES, Need.RANKS), explains=follows("small_collectives", "exposed_comm"))

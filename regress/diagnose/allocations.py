@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import SHARE, WARNING, Rule
+from regress.diagnose import SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.trace.names import CallKind
 
@@ -36,4 +36,5 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 
 RULE = Rule("allocations", "steps allocate device memory instead of reusing it",
-            "cudaMalloc and cudaFree may synchronise the device (CUDA runtime API, memory management)", _check)
+            "cudaMalloc and cudaFree may synchronise the device (CUDA runtime API, memory management)",
+            _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps", "host_sync", same_rank=True))

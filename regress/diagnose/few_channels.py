@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import SHARE, WARNING, Rule
+from regress.diagnose import SHARE, WARNING, Need, Rule, follows
 from regress.metrics.overlap import EXPOSED
 from regress.record import Diagnosis
 from regress.trace.messages import message_sizes
@@ -33,4 +33,5 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 RULE = Rule("few_channels", "large messages go over a single channel",
             "thread blocks of NCCL's kernels, one a channel; NCCL_MAX_NCHANNELS=1 costs 5 to 40 % from 1 MiB up "
-            "(measured)", _check)
+            "(measured)", _check, needs=(Need.SIZES, Need.RANKS, Need.DEVICE),
+            explains=follows("transfer_change", "slow_link", "exposed_comm"))

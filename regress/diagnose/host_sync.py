@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Rule
+from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.trace.names import CallKind
 
@@ -58,4 +58,4 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 RULE = Rule("host_sync", "the host blocks on the device inside steps, and the device then runs dry",
             "runtime calls inside step ranges; launch gaps show the cost (CUDA best practices guide, asynchronous "
-            "calls)", _check)
+            "calls)", _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import SHARE, WARNING, Rule
+from regress.diagnose import MEDIUM, SHARE, WARNING, Need, Rule
 from regress.record import Diagnosis
 from regress.units import format_seconds
 
@@ -30,9 +30,10 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         f"rank {lane.rank}'s device stands idle {ratio:.0%} of the steps because the next kernel has not been launched "
         f"yet: {lane.gaps.late / lane.window.steps:.0f} gaps a step of "
         f"{format_seconds(lane.gaps.late_ns / lane.gaps.late / 1e9)}",
-        "make fewer, bigger kernels: torch.compile, fused optimisers, CUDA graphs, larger batches")]
+        "make fewer, bigger kernels: torch.compile (and look for its graph breaks: TORCH_LOGS=graph_breaks), fused "
+        "optimisers, CUDA graphs, larger batches; load data in workers, ahead of the step", confidence=MEDIUM)]
 
 
 RULE = Rule("launch_gaps", "the device runs dry because kernels are launched late",
             "gaps whose next launch call began after the device was done (NVIDIA's rule gpu_gaps sees only gaps of "
-            "500 ms)", _check)
+            "500 ms)", _check, needs=(Need.STEPS, Need.DEVICE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Rule
+from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.units import format_size
 
@@ -44,4 +44,5 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 
 RULE = Rule("pageable_copies", "data moves between the device and host memory that is not pinned",
-            "pageable copies are staged and cannot overlap (CUDA best practices guide, pinned memory)", _check)
+            "pageable copies are staged and cannot overlap (CUDA best practices guide, pinned memory)",
+            _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps", "host_sync"))

@@ -1,14 +1,16 @@
-"""One rank that the others wait for."""
+"""One rank that the others wait for, or ranks that are late in turn."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Rule
+from regress.diagnose import CRITICAL, HIGH, MEDIUM, SHARE, WARNING, Need, Rule
 from regress.record import Diagnosis
-from regress.trace.messages import arrivals
+from regress.trace.budget import step_budgets
+from regress.trace.messages import Arrival, arrivals
 
 if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
@@ -16,32 +18,36 @@ if TYPE_CHECKING:
 
 _SHARE_OF_WAITING = 0.6
 _LEAST_WAITING = 0.05
+_LEAST_IN_TURN = 0.10
 _ENOUGH = 20
 _LONG_GAP_NS = 1_000_000
 _EXPLAINS = 0.5
 """Part of the waiting that a cause must account for before it is named."""
+_CONSTANT = 0.8
+"""From this part of the collectives on, being last is this rank's and not chance."""
 
 
 def waiting_for(analysis: Analysis) -> dict[int, float]:
-    """Seconds that the other ranks, on average, waited for each rank: a collective's waiting goes to who came last."""
-    blamed = dict.fromkeys((lane.rank or 0 for lane in analysis.lanes), 0.0)
-    for group in analysis.matching.groups:
-        others = len(group.ranks) - 1
-        waited = (group.end - group.start - group.transfer_ns[:, None]).sum(axis=1) / others
-        for column, rank in enumerate(group.ranks):
-            blamed[rank] += float(waited[group.last == column].sum()) / 1e9
-    return blamed
+    """Seconds that the other ranks, on average, did nothing but wait for each rank, over all steps of the trace."""
+    budgets = step_budgets(analysis)
+    others = max(1, len(budgets) - 1)
+    return {lane.rank or 0: sum(one.waiting_for.get(lane.rank or 0, 0.0) * one.steps for one in budgets) / others
+            for lane in analysis.lanes}
 
 
 def _reason(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[str, str, bool]:
     """Why the rank is late, what to try, and whether that explains the waiting and is a fault of this rank alone."""
     others = [lane for lane in analysis.device_lanes if lane.rank != late.rank]
     if late.on_host or not others:
-        return "its host is slower or has more to do", "look at what else runs on its cores", False
+        return _reason_on_host(analysis, late, waiting_ns)
     compute = float(np.median([lane.in_window.compute_ns for lane in others]))
     if late.in_window.compute_ns - compute > _EXPLAINS * waiting_ns:
         return (f"its kernels compute {late.in_window.compute_ns / max(compute, 1) - 1:.0%} longer than on the others",
                 "balance the work between ranks, and compare clocks and throttling of that GPU", True)
+    copying = _copied_ns(late) - float(np.median([_copied_ns(lane) for lane in others]))
+    if copying > _EXPLAINS * waiting_ns:
+        return (f"it copies {copying / 1e6 / late.window.steps:.1f} ms a step longer than the others",
+                "look at that rank's copies: pinned memory, and data that only it moves", True)
     mean_gap = late.gaps.late_ns / max(late.gaps.late, 1)
     usual = float(np.median([lane.gaps.late_ns for lane in others]))
     if mean_gap >= _LONG_GAP_NS and late.gaps.late_ns - usual > _EXPLAINS * waiting_ns:
@@ -51,6 +57,21 @@ def _reason(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[str, str
             "pin ranks to their own cores near their GPU, and compile the step or capture it in a CUDA graph", False)
 
 
+def _copied_ns(lane: Lane) -> int:
+    return sum(copy.in_window_ns for copy in lane.copies)
+
+
+def _reason_on_host(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[str, str, bool]:
+    """A CPU backend shows only how long a rank is outside of collectives."""
+    outside = {budget.rank: budget.compute for budget in step_budgets(analysis)}
+    mine = outside.pop(late.rank or 0, 0.0)
+    longer = mine - float(np.median(list(outside.values()))) if outside else 0.0
+    if longer * 1e9 * late.window.steps > _EXPLAINS * waiting_ns:
+        return (f"outside of collectives it takes {longer * 1e3:.1f} ms a step longer than the others",
+                "look at that rank's work, data loading, logging and sleeps, and at what else runs on its cores", True)
+    return "its host is slower or has more to do", "look at what else runs on its cores", False
+
+
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     blamed = waiting_for(analysis)
     total = sum(blamed.values())
@@ -58,23 +79,53 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         return []
     culprit = max(blamed, key=lambda rank: blamed[rank])
     late = next(lane for lane in analysis.lanes if lane.rank == culprit)
-    span = (late.in_window.span_ns or late.window.end - late.window.start) / 1e9
-    share, cost = blamed[culprit] / total, blamed[culprit] / span
-    if share < _SHARE_OF_WAITING or cost < _LEAST_WAITING:
-        return []
+    span = (late.in_window.span_ns or late.window.host.total) / 1e9
     arrival = next(one for one in arrivals(analysis) if one.rank == culprit)
-    if arrival.last <= arrival.collectives / 2:
-        return []
-    reason, suggestion, alone = _reason(analysis, late, blamed[culprit] * 1e9)
-    sure = alone and analysis.steps is not None and arrival.collectives >= _ENOUGH
-    return [Diagnosis(
+    share, cost = blamed[culprit] / total, blamed[culprit] / span
+    if share < _SHARE_OF_WAITING or arrival.last <= arrival.collectives / 2:
+        return _in_turn(analysis, blamed, total / span)
+    return [_one(analysis, late, arrival, share, cost)] if cost >= _LEAST_WAITING else []
+
+
+def _one(analysis: Analysis, late: Lane, arrival: Arrival, share: float, cost: float) -> Diagnosis:
+    waited = share * sum(waiting_for(analysis).values())
+    reason, suggestion, alone = _reason(analysis, late, waited * 1e9)
+    constant = arrival.last >= _CONSTANT * arrival.collectives
+    sure = alone and arrival.collectives >= _ENOUGH and (constant or not late.on_host)
+    return Diagnosis(
         "straggler", CRITICAL if sure else WARNING,
-        {"rank": culprit, "last": arrival.last, "collectives": arrival.collectives, "share_of_waiting": share,
-         "waiting_seconds": blamed[culprit], "late_seconds_mean": arrival.late_seconds, SHARE: min(cost, 1.0)},
-        f"the others wait for rank {culprit}: it came last in {arrival.last} of {arrival.collectives} collectives, and "
-        f"{share:.0%} of all waiting is for it; {reason}", suggestion)]
+        {"rank": arrival.rank, "last": arrival.last, "collectives": arrival.collectives, "share_of_waiting": share,
+         "pattern": "constant" if constant else "mostly", "waiting_seconds": waited,
+         "late_seconds_mean": arrival.late_seconds, SHARE: min(cost, 1.0)},
+        f"the others wait for rank {arrival.rank}: it came last in {arrival.last} of {arrival.collectives} "
+        f"collectives, and {share:.0%} of all waiting is for it; {reason}", suggestion,
+        confidence=HIGH if alone else MEDIUM)
 
 
-RULE = Rule("straggler", "most of the waiting in collectives is for one rank",
-            "a rank's waiting is its kernel's duration beyond the shortest rank's; judged by waiting and not by who is "
-            "last, as one rank is always last on a GPU that is sliced in time", _check)
+def _in_turn(analysis: Analysis, blamed: Mapping[int, float], cost: float) -> list[Diagnosis]:
+    if cost < _LEAST_IN_TURN:
+        return []
+    most = sorted(blamed, key=lambda rank: -blamed[rank])[:3]
+    return [Diagnosis(
+        "straggler", WARNING, {"rank": None, "pattern": "alternating", "waiting_seconds": sum(blamed.values()),
+                               **{f"waiting_for_rank_{rank}_seconds": blamed[rank] for rank in most},
+                               SHARE: min(cost, 1.0)},
+        f"ranks wait for each other in turn, mostly for ranks {', '.join(map(str, most))}: {cost:.0%} of the step, and "
+        "no one rank is behind it",
+        "look for work that differs from step to step (sequence lengths, data loading) and for a host that its ranks "
+        "share with others", confidence=MEDIUM)]
+
+
+def _explains(cause: Diagnosis, other: Diagnosis) -> bool:
+    """What a late rank does to itself, and the waiting of all others."""
+    if other.rule == "exposed_comm":
+        share = other.evidence.get("waiting_share_of_exposed")
+        return isinstance(share, float) and share > 0.5
+    return other.rule in ("launch_gaps", "host_sync") and other.evidence.get("rank") == cause.evidence.get("rank")
+
+
+RULE = Rule("straggler", "most of the waiting in collectives is for one rank, or ranks are late in turn",
+            "a rank waits while its kernel runs longer than the shortest rank's and nothing runs beside it; judged by "
+            "waiting and not by who is "
+            "last, as one rank is always last on a GPU that is sliced in time. From 5 % of the step on for one rank, "
+            "10 % for several", _check, needs=(Need.STEPS, Need.RANKS), explains=_explains)

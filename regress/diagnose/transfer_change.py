@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Rule
+from regress.diagnose import CRITICAL, MEDIUM, SHARE, WARNING, Need, Rule
 from regress.record import Diagnosis
 from regress.trace.messages import MessageSize, message_sizes
 from regress.units import format_seconds, format_size
@@ -20,7 +20,7 @@ _WORTH = 0.01
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     """The message size that lost most time in all, among those seen often enough in both runs."""
-    if against is None or analysis.health.time_sliced or against.health.time_sliced:
+    if against is None:
         return []
     before = {(row.operation, row.size_bytes, row.ranks): row for row in message_sizes(against)}
     slower: list[tuple[float, MessageSize, MessageSize]] = []
@@ -45,8 +45,10 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         f"{row.operation} of {format_size(row.size_bytes or 0)} takes {format_seconds(row.transfer_seconds)} where it "
         f"took {format_seconds(old.transfer_seconds)} ({change:+.0%}), waiting left out"
         + (f"; it uses {row.channels} channels instead of {old.channels}" if fewer else ""),
-        "compare NCCL's version, NCCL_* variables and the links between the GPUs of the two runs")]
+        "compare NCCL's version, NCCL_* variables and the links between the GPUs of the two runs",
+        confidence=MEDIUM)]
 
 
 RULE = Rule("transfer_change", "messages of the same size move slower than in the run compared with",
-            "transfer per operation and size, matched across ranks, so that late ranks do not count", _check)
+            "transfer per operation and size, matched across ranks, so that late ranks do not count",
+            _check, needs=(Need.BEFORE, Need.RANKS, Need.SIZES, Need.DEVICE, Need.DURATIONS))

@@ -78,11 +78,15 @@ class Matched:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """All matched collectives of a run, and what stood in the way."""
+    """All matched collectives of a run, and what stood in the way.
+
+    shifts_ns: for each lane, what was added to its own times to put them on the clock of `groups`.
+    """
 
     groups: tuple[Matched, ...] = ()
     warnings: tuple[str, ...] = ()
     clock_offsets_ns: tuple[int, ...] = ()
+    shifts_ns: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -118,11 +122,13 @@ def match(lanes: Sequence[Lane]) -> Matching:
             warnings += said
             groups += [group] if len(group.operation) else []
     groups, offsets = _one_clock(groups, lanes)
-    if any(abs(offset) > _CLOCK_TOLERANCE_NS for offset in offsets):
+    apart = any(abs(offset) > _CLOCK_TOLERANCE_NS for offset in offsets)
+    if apart:
         worst = max(range(len(offsets)), key=lambda i: abs(offsets[i]))
         warnings.append(f"clocks differ: rank {lanes[worst].rank} is off by {offsets[worst] / 1e3:.0f} µs, judged by "
                         "when collectives end; skew and span are taken after removing each rank's offset")
-    return Matching(tuple(groups), tuple(warnings), tuple(offsets))
+    shifts = tuple(lane.offset_ns - (offset if apart else 0) for lane, offset in zip(lanes, offsets, strict=True))
+    return Matching(tuple(groups), tuple(warnings), tuple(offsets), shifts)
 
 
 def _align(communicator: int, sides: list[tuple[Lane, Int64]]) -> tuple[Matched, list[str]]:

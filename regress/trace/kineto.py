@@ -143,10 +143,11 @@ def _overhead(out: Collected) -> Overhead:
 def _host_comm(out: Collected) -> HostComm:
     """Collectives of a CPU backend: what the backend itself annotated, else the ranges our own workloads set."""
     rows = out.host_comm
+    named = bool(rows)
     if not rows:
         rows = [(start, end, operation(found.group(1).replace("_", "")), int(found.group(2)))
                 for name, spans in out.ranges.items() if (found := HOST_COMM_RANGE.fullmatch(name))
                 for start, end in spans]
     columns = np.array(sorted(rows), np.int64).reshape(-1, 4)
     return HostComm(columns[:, 0].copy(), columns[:, 1].copy(), np.zeros(len(columns), np.int32),
-                    columns[:, 2].astype(np.int32), columns[:, 3].copy())
+                    columns[:, 2].astype(np.int32), columns[:, 3].copy(), named)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from regress.trace.intervals import EMPTY, Intervals
 from regress.trace.names import CallKind, plain_call
 from regress.trace.timeline import CopyKind, IdentitySource, LostAndFound
 from regress.trace.window import Window
@@ -92,6 +93,23 @@ class CopyTotal:
     in_window_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class KernelTotal:
+    """Kernels of one name, communication left out, that began inside the step window."""
+
+    name: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostCollectives:
+    """Collectives of a CPU backend in a process that has a GPU: how many inside steps, and the time they took there."""
+
+    in_steps: int
+    in_steps_ns: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LaneCollectives:
     """Communication kernels of a lane in order of start; columns as in `CommCalls`. in_steps: launched in a step."""
@@ -119,6 +137,9 @@ class Lane:
     from the first kernel's start to the last end. host_ns, host_sync_ns: the window on the host, and the part of it
     spent in synchronising calls. counters: mean of each sampled GPU counter in the window. offset_ns: add to the lane's
     times to put lanes of several files on one clock; clock: lanes with equal clock are comparable without correction.
+    exposed: when, in the window, communication ran alone (for a CPU backend: when a collective ran inside a step, as
+    what runs beside it is not seen). serial_comm: communication kernels on a stream that computes too.
+    host_collectives: those of a CPU backend beside this lane's own, None where there are none.
     """
 
     file: str
@@ -145,7 +166,10 @@ class Lane:
     offset_ns: int = 0
     counters: dict[str, float] = field(default_factory=dict)
     lost: LostAndFound = LostAndFound()
-
+    exposed: Intervals = EMPTY
+    serial_comm: int = 0
+    kernel_totals: tuple[KernelTotal, ...] = ()
+    host_collectives: HostCollectives | None = None
 
     @property
     def on_host(self) -> bool:

@@ -14,9 +14,9 @@ import re
 
 COMM_KERNEL = re.compile(r"(?:void\s+)?nccl\w*kernel", re.IGNORECASE)
 _OPERATION = re.compile(r"(AllReduce|AllGather|ReduceScatter|AllToAll|Broadcast|Bcast|SendRecv|Send|Recv|Reduce|Gather"
-                        r"|Scatter)", re.IGNORECASE)
+                        r"|Scatter|Barrier)", re.IGNORECASE)
 OPERATIONS = ("Unknown", "AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "SendRecv", "Send", "Recv",
-              "Reduce", "Gather", "Scatter")
+              "Reduce", "Gather", "Scatter", "Barrier")
 """Collectives in NCCL's spelling; tables hold indices into this, 0 for what a name does not tell."""
 _CODES = {**{name.lower(): code for code, name in enumerate(OPERATIONS)}, "bcast": OPERATIONS.index("Broadcast")}
 _VERSION_SUFFIX = re.compile(r"(_ptsz|_ptds)?(_v\d+)*(_ptsz|_ptds)?$")

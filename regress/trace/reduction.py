@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.trace.intervals import Intervals, clip, covers, intersection, union
+from regress.trace.intervals import Intervals, clip, covers, difference, intersection, union
 from regress.trace.lane import CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
+from regress.trace.lane_details import computed_totals, host_collectives, serial_count
 from regress.trace.names import CallKind, call_kind
 from regress.trace.timeline import COPY_KINDS, NO_TIME, Timeline
 from regress.trace.window import Window, WindowSource, lane_window, lanes_of, named_ranges, step_ranges
@@ -89,7 +90,12 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
         collectives=_collectives(timeline, rows[is_comm], window.host),
         kernel_names={timeline.names[n]: int(c) for n, c in zip(names.tolist(), counts, strict=True)},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0,
-        counters=_counters(timeline, gpu, limits), lost=timeline.lost)
+        counters=_counters(timeline, gpu, limits), lost=timeline.lost,
+        exposed=clip(difference(union(start[is_comm], end[is_comm]), union(start[~is_comm], end[~is_comm])),
+                     window.start, window.end),
+        serial_comm=serial_count(kernels.stream[rows], is_comm),
+        kernel_totals=computed_totals(timeline, rows[~is_comm], (window.start, window.end)),
+        host_collectives=host_collectives(timeline, process, window.host, limits))
 
 
 def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None) -> Lane:
@@ -109,8 +115,8 @@ def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Interval
         world_size=owner.world_size, source=owner.source, window=Window(low, high, source, host, steps),
         in_window=unmeasured, in_trace=unmeasured, kernels=0, comm_kernels=0, gaps=Gaps(0, 0, 0, 0, 0, 0, 0, 0),
         host_ns=0, host_sync_ns=0, calls=(), copies=(), collectives=collectives, kernel_names={},
-        clock=timeline.host or timeline.file,
-        offset_ns=timeline.began_ns or 0, lost=timeline.lost)
+        clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0, lost=timeline.lost,
+        exposed=intersection(union(start, end), host) if steps else clip(union(start, end), low, high))
 
 
 def _counters(timeline: Timeline, gpu: int, limits: Intervals | None) -> dict[str, float]:

@@ -143,13 +143,17 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostComm:
-    """One row a collective of a CPU backend, on the host; operation and size_bytes as in `CommCalls`."""
+    """One row a collective of a CPU backend, on the host; operation and size_bytes as in `CommCalls`.
+
+    by_backend: whether the backend itself named them; the ranges of our own workloads are around any backend's.
+    """
 
     start: Int64
     end: Int64
     process: Int32
     operation: Int32
     size_bytes: Int64
+    by_backend: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,13 @@ HEALTHY = ("nvlink/good", "mps/good", "sliced/good", "mps/accum_no_sync", "mps/m
            "sliced/micro_metrics")
 
 
+def _everything(analysis: Analysis, against: Analysis | None = None) -> list[Diagnosis]:
+    """Causes and what follows from them."""
+    return [one for found in diagnose(analysis, against) for one in (found, *found.consequences)]
+
+
 def _only(analysis: Analysis, rule: str, against: Analysis | None = None) -> Diagnosis | None:
-    return next((found for found in diagnose(analysis, against) if found.rule == rule), None)
+    return next((found for found in _everything(analysis, against) if found.rule == rule), None)
 
 
 def _of(rule: str, made: Export, folder: Path) -> Diagnosis | None:
@@ -65,13 +70,15 @@ def test_against_another_run_findings_say_what_is_new() -> None:
     assert found["host_sync"].evidence["new"] is True
     assert "not so in the run compared with" in found["host_sync"].cause
     assert found["exposed_comm"].evidence["new"] is False
-    order = [(one.severity, one.evidence["new"]) for one in diagnose(now, before)]
-    assert order == [("critical", True), ("warning", True), ("warning", False)]
+    order = [(one.rule, one.severity, one.evidence.get("new")) for one in diagnose(now, before)]
+    assert order == [("host_sync", "critical", True), ("exposed_comm", "warning", False), ("step_change", "info", None)]
+    assert [one.rule for one in found["host_sync"].consequences] == ["launch_gaps"]
 
 
 def test_every_rule_says_what_it_rests_on() -> None:
     rules = variants(regress.diagnose, Rule)
-    assert len(rules) >= 11
+    assert len(rules) >= 20
+    assert all((rule.check is None) != (rule.examine is None) for rule in rules.values())
     assert all(rule.summary and rule.source for rule in rules.values())
 
 

@@ -91,7 +91,8 @@ def _explanation(diagnosis: Diagnosis) -> str:
                          for name, value in diagnosis.evidence.items())
     case = f' <span class="quiet">{text(diagnosis.case)}</span>' if diagnosis.case else ""
     return (f'<li><strong>{text(diagnosis.cause)}</strong>{case}<br>Try: {text(diagnosis.suggestion)}'
-            + (f'<br><span class="quiet">Seen: {evidence}</span>' if evidence else "") + "</li>")
+            + (f'<br><span class="quiet">Seen: {evidence}</span>' if evidence else "")
+            + "".join(f"<br>Leads to: {text(one.cause)}" for one in diagnosis.consequences) + "</li>")
 
 
 def _figure(value: Scalar) -> str:
