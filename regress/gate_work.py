@@ -12,19 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regress.confirming import Confirmation
 from regress.errors import EXIT_INTERRUPTED, EXIT_UNTRUSTED, HistoryWriteError, RegressError
 from regress.history.store import History
 from regress.judge.baseline import Baseline, environment_changes, select
-from regress.judge.confirm import Budget, doubtful, next_measurement, unaffordable
 from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
-from regress.measure.base import BaseCheckout, base_checkout
 from regress.measure.environment import rank_gpus
 from regress.measure.fitness import assess
 from regress.measure.health import HealthMonitor
 from regress.measure.mps import own_mps
 from regress.measure.sharing import GpuSharing, sharing_from_durations
 from regress.measure.torchrun import TorchrunLauncher
-from regress.measuring import Campaign, Observer, Task
+from regress.measuring import Campaign, Observer
 from regress.publishing import publish_run
 from regress.record import Acceptance, Case, Diagnosis, Run
 from regress.reporting import write_report
@@ -34,12 +33,7 @@ from regress.tracing import trace_cases
 from regress.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from regress.judge.confirm import Plan
     from regress.session import Gate
-
-ENVIRONMENT_OF_RANKS = ("torch_", "nccl", "driver_", "image", "python_", "variable.", "nccl_conf.")
-"""Beginnings of reported facts that change what both head and base run in: a base measured in today's environment
-cannot show what came with a new NCCL."""
 
 INTERRUPTED = "interrupted: what was finished is kept as a partial run, which is no baseline"
 RUNS_READ = 200
@@ -89,7 +83,7 @@ class GateWork:
             if shared:
                 gate.share_gpu(self.sharing(campaign))
                 baseline = self.baseline()
-            judgement = self.confirm(campaign, baseline, health, stack)
+            judgement = Confirmation(self, campaign, baseline, health, stack, self.base_sha).run()
         except KeyboardInterrupt:
             with undisturbed():
                 judgement = judge(campaign.launches, baseline, gate.policies(self.cases),
@@ -172,68 +166,6 @@ class GateWork:
         self.artifacts.update(traced.artifacts)
         for text in traced.warnings:
             self.warn(text)
-
-    def confirm(self, campaign: Campaign, baseline: Baseline, health: HealthMonitor, stack: ExitStack) -> Judgement:
-        """Judges, and measures what is in doubt again until it is decided or the budget ends."""
-        gate = self.gate
-        policies = gate.policies(self.cases)
-        seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
-        self.settle_base(baseline)
-        base: BaseCheckout | None = None
-        fresh = 0
-        while True:
-            has_base = self.base_sha is not None
-            judgement = judge(campaign.launches, baseline, policies, planned=self.cases,
-                              health=self.health_notes(health))
-            budget = Budget(seconds - (time.monotonic() - self.began),
-                            campaign.estimate.left(len(doubtful(judgement, has_base=has_base)), 1))
-            plan = next_measurement(judgement, fresh, budget, has_base=has_base, seed=self.seed) \
-                if gate.config.gate.confirm else None
-            if plan is None:
-                short = unaffordable(judgement, budget, has_base=has_base)
-                if short is not None:
-                    self.warn(short)
-                return judgement
-            self.observer.message(plan.reason)
-            if self.base_sha is not None and base is None:
-                try:
-                    base = stack.enter_context(base_checkout(gate.request.root, self.base_sha))
-                except RegressError as error:
-                    # What was measured is worth more than the base: go on as if none had been named.
-                    self.warn(f"no base to confirm against: {error.text}")
-                    self.base_sha = None
-                    continue
-            for _ in campaign.run(self.tasks(plan, base, fresh)):
-                pass
-            fresh += plan.roles.count("head")
-            if plan.traced:
-                self.trace(campaign, plan.cases, plan.session)
-
-    def settle_base(self, baseline: Baseline) -> None:
-        """Gives up a base that nobody asked for where the environment changed: head and base would both run in the new
-        one, and what came with it would cancel. A base that was asked for is kept, and the doubt is said.
-        """
-        if self.base_sha is None or not baseline.runs or self.gate.config.gate.base_python is not None:
-            return
-        changes = [text for text in environment_changes(self.gate.environment, baseline.runs[-1].environment)
-                   if text.startswith(ENVIRONMENT_OF_RANKS)]
-        if not changes:
-            return
-        what = "; ".join(changes)
-        if self.gate.request.base is None:
-            self.base_sha = None
-            self.warn(f"the environment changed ({what}), so suspicions were confirmed against the window and not "
-                      "against a base in this same environment; `gate: {base_python: ...}` gives the base its own")
-        else:
-            self.warn(f"the environment changed ({what}) and the base runs in the new one too: what came with it does "
-                      "not show; `gate: {base_python: ...}` gives the base its own")
-
-    def tasks(self, plan: Plan, base: BaseCheckout | None, fresh: int) -> list[Task]:
-        """The plan's launches; one for each world size in it."""
-        return [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
-                     self.seed + fresh + number, base if role == "base" else None)
-                for number, role in enumerate(plan.roles)
-                for size in sorted({case.world_size for case in plan.cases})]
 
     def finish(self, campaign: Campaign, judgement: Judgement, baseline: Baseline, health: HealthMonitor, *,
                partial: bool) -> GateOutcome:

@@ -26,6 +26,7 @@ from regress.measure.lock import hold_lock, host_lock_path
 from regress.measure.mps import find_program, foreign_service
 from regress.measure.ranks import RankPlan, plan_ranks
 from regress.measure.sharing import GpuSharing
+from regress.measure.variables import without_place
 from regress.measuring import LauncherFactory, Observer
 from regress.record import Case, Commit, Environment
 from regress.result import GateOutcome
@@ -163,6 +164,7 @@ class Gate:
         if self._environment is None:
             nsys = self.tracer.nsys
             self._environment = collect(self.ranks, self.devices, gpu_sharing=self.gpu_sharing,
+                                        environment=without_place(os.environ, self.request.root),
                                         reported={"nsys_version": nsys.version} if nsys is not None else {})
         return self._environment
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 ALLOWED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_")
 ALLOWED_NAMES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS")
+SEARCH_PATHS = ("PYTHONPATH", "LD_PRELOAD")
+"""They choose the code that ranks run: another entry can be another communication library."""
+
 REDACTED = "(redacted)"
 
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|KEY|COOKIE", re.I)
@@ -18,7 +22,18 @@ _CONF_LINE = re.compile(r"\s*([A-Za-z0-9_]+)\s*=\s*(.*?)\s*")
 def allowed_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Variables that steer communication, as `variable.NAME`, in order of name."""
     return {f"variable.{name}": redact(name, value) for name, value in sorted(environment.items())
-            if name.startswith(ALLOWED_PREFIXES) or name in ALLOWED_NAMES}
+            if name.startswith(ALLOWED_PREFIXES) or name in (*ALLOWED_NAMES, *SEARCH_PATHS)}
+
+
+def without_place(environment: Mapping[str, str], root: Path) -> dict[str, str]:
+    """The environment with the repository's own folder left out of search paths: a job's workspace has another name
+    each time, and that is no difference.
+    """
+    place = str(root.resolve())
+    moved = {name: os.pathsep.join(entry.replace(place, "<repository>", 1) if entry.startswith(place) else entry
+                                   for entry in environment[name].split(os.pathsep))
+             for name in SEARCH_PATHS if environment.get(name)}
+    return {**environment, **moved}
 
 
 def redact(name: str, value: str) -> str:

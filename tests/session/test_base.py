@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regress.confirming import Confirmation
 from regress.errors import UsageError
 from regress.gate_work import GateWork
 from regress.history.store import open_history
 from regress.judge.baseline import Baseline
 from regress.measure.base import base_checkout, default_base, resolve_base
+from regress.measure.health import HealthMonitor
+from regress.measure.variables import allowed_variables, without_place
+from regress.measuring import Campaign
 from regress.record import Commit, Environment, Run, Verdict
 from regress.session import Gate, GateRequest, open_gate
 
@@ -89,13 +94,14 @@ def test_the_bases_worktree_has_its_files_and_goes_again(repository: Path, monke
 
 
 def work_with(tmp_path: Path, asked: str | None, before: dict[str, str],
-              now: dict[str, str]) -> tuple[GateWork, Baseline]:
+              now: dict[str, str]) -> Confirmation:
     gate: Gate = open_gate(GateRequest(tmp_path, None, str(tmp_path / "h"), device="cpu", trace="none", base=asked))
     gate._environment = Environment({"device": "cpu"}, dict(now))
     run = Run("r", "2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00", Commit("a", main=True),
               Environment({"device": "cpu"}, dict(before)), (), Verdict.PASS)
     work = GateWork(gate, open_history(gate.request.history), Silent(), (), "base")
-    return work, replace(Baseline(), runs=(run,))
+    ranks = Campaign(gate.config, gate.ranks, tmp_path, {}, Silent())
+    return Confirmation(work, ranks, replace(Baseline(), runs=(run,)), HealthMonitor(None), ExitStack(), "base")
 
 
 @pytest.mark.parametrize(("asked", "before", "now", "kept", "said"), [
@@ -108,7 +114,18 @@ def work_with(tmp_path: Path, asked: str | None, before: dict[str, str],
 def test_a_new_nccl_is_not_hidden_by_a_base_that_runs_it_too(
         tmp_path: Path, asked: str | None, before: dict[str, str], now: dict[str, str], kept: bool,
         said: str | None) -> None:
-    work, baseline = work_with(tmp_path, asked, before, now)
-    work.settle_base(baseline)
-    assert (work.base_sha is not None) is kept
-    assert any(said in text for text in work.warnings) if said else not work.warnings
+    confirmation = work_with(tmp_path, asked, before, now)
+    confirmation.settle_base()
+    assert (confirmation.base_sha is not None) is kept
+    warnings = confirmation.work.warnings
+    assert any(said in text for text in warnings) if said else not warnings
+
+
+def test_search_paths_are_compared_without_the_workspaces_name(tmp_path: Path) -> None:
+    def seen(workspace: str, other: str) -> dict[str, str]:
+        root = tmp_path / workspace
+        root.mkdir(exist_ok=True)
+        return allowed_variables(without_place({"PYTHONPATH": f"{root}/src:{other}"}, root))
+
+    assert seen("job1", "/a") == seen("job2", "/a") == {"variable.PYTHONPATH": "<repository>/src:/a"}
+    assert seen("job1", "/a") != seen("job1", "/b")

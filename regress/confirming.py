@@ -1,0 +1,119 @@
+"""Confirmation: what is in doubt is measured again, beside a base where there is one, until decided or time is up."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from regress.errors import RegressError
+from regress.judge.baseline import Baseline, environment_changes
+from regress.judge.confirm import BATCH, Budget, Plan, block_order, doubtful, next_measurement, unaffordable
+from regress.judge.verdict import Judgement, judge
+from regress.measure.base import BaseCheckout, base_checkout
+from regress.measure.health import HealthMonitor
+from regress.measuring import Campaign, Task
+
+if TYPE_CHECKING:
+    from regress.gate_work import GateWork
+
+ENVIRONMENT_OF_RANKS = ("torch_", "nccl", "driver_", "image", "python_", "variable.", "nccl_conf.")
+"""Beginnings of reported facts that change what both head and base run in: a base measured in today's environment
+cannot show what came with a new NCCL."""
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """The loop from judging to measuring again. base_sha: the commit to confirm against, None without one.
+
+    stack: keeps the base's checkout for as long as the gate runs. fresh: head launches made since screening.
+    """
+
+    work: GateWork
+    campaign: Campaign
+    baseline: Baseline
+    health: HealthMonitor
+    stack: ExitStack
+    base_sha: str | None
+    base: BaseCheckout | None = None
+    fresh: int = 0
+
+    def run(self) -> Judgement:
+        """The judgement that stands in the end."""
+        work, gate = self.work, self.work.gate
+        policies = gate.policies(work.cases)
+        seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
+        self.settle_base()
+        self.meet_base()
+        while True:
+            judgement = judge(self.campaign.launches, self.baseline, policies, planned=work.cases,
+                              health=work.health_notes(self.health))
+            has_base = self.base_sha is not None
+            budget = Budget(seconds - (time.monotonic() - work.began),
+                            self.campaign.estimate.left(len(doubtful(judgement, has_base=has_base)), 1))
+            plan = next_measurement(judgement, self.fresh, budget, has_base=has_base, seed=work.seed) \
+                if gate.config.gate.confirm else None
+            if plan is None:
+                short = unaffordable(judgement, budget, has_base=has_base)
+                if short is not None:
+                    work.warn(short)
+                return judgement
+            if has_base and not self.check_out():
+                continue
+            self.measure(plan)
+            if plan.traced:
+                work.trace(self.campaign, plan.cases, plan.session)
+
+    def measure(self, plan: Plan) -> None:
+        """The plan's launches; one for each world size in it."""
+        self.work.observer.message(plan.reason)
+        tasks = [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
+                      self.work.seed + self.fresh + number, self.base if role == "base" else None)
+                 for number, role in enumerate(plan.roles)
+                 for size in sorted({case.world_size for case in plan.cases})]
+        for _ in self.campaign.run(tasks):
+            pass
+        self.fresh += plan.roles.count("head")
+
+    def check_out(self) -> bool:
+        """Makes the base's checkout, once. Where git cannot, the gate goes on without: launches are worth more."""
+        if self.base is None and self.base_sha is not None:
+            try:
+                self.base = self.stack.enter_context(base_checkout(self.work.gate.request.root, self.base_sha))
+            except RegressError as error:
+                self.work.warn(f"no base to confirm against: {error.text}")
+                self.base_sha = None
+        return self.base is not None
+
+    def meet_base(self) -> None:
+        """Measures cases without earlier runs against a base that was asked for: nothing else can judge them."""
+        gate = self.work.gate
+        if gate.request.base is None or not gate.config.gate.confirm or self.base_sha is None:
+            return
+        new = tuple(case for case in self.work.cases if not any(
+            self.baseline.window(case.id, metric) for _, metric in gate.policies((case,))))
+        if new and self.check_out():
+            what = f"{len(new)} case{'s' if len(new) > 1 else ''} without earlier runs"
+            self.measure(Plan(new, block_order(BATCH, self.work.seed), 1, False,
+                              f"{what}: {BATCH} pairs of base and head, interleaved"))
+
+    def settle_base(self) -> None:
+        """Gives up a base that nobody asked for where the environment changed: head and base would both run in the new
+        one, and what came with it would cancel. A base that was asked for is kept, and the doubt is said.
+        """
+        gate, baseline = self.work.gate, self.baseline
+        if self.base_sha is None or not baseline.runs or gate.config.gate.base_python is not None:
+            return
+        changes = [text for text in environment_changes(gate.environment, baseline.runs[-1].environment)
+                   if text.startswith(ENVIRONMENT_OF_RANKS)]
+        if not changes:
+            return
+        what = "; ".join(changes)
+        if gate.request.base is None:
+            self.base_sha = None
+            self.work.warn(f"the environment changed ({what}), so suspicions were confirmed against the window and not "
+                           "against a base in this same environment; `gate: {base_python: ...}` gives the base its own")
+        else:
+            self.work.warn(f"the environment changed ({what}) and the base runs in the new one too: what came with it "
+                           "does not show; `gate: {base_python: ...}` gives the base its own")
