@@ -52,7 +52,8 @@ class SqliteDatabase:
             except sqlite3.DatabaseError as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise HistoryError(f"the index cannot be opened: {error}", where=str(path),
-                                       accepted="a folder on a local disk") from error
+                                       accepted="a folder on a local disk",
+                                       next_step="free some disk space" if "full" in str(error) else "") from error
                 for suffix in ("", "-wal", "-shm"):
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
                 self._link = self._open()

@@ -63,16 +63,17 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder in which gates run. python: the interpreter they run in."""
+    """A folder in which gates run. python: the interpreter they run in. paths: its PYTHONPATH."""
 
     folder: Path
     python: str = sys.executable
+    paths: tuple[Path, ...] = (INJECT, ROOT)
 
     def start(self, *options: str, fault: str | None = None, environment: Mapping[str, str] | None = None) -> Running:
         """Starts a gate; its processes carry this folder's name in their environment."""
         known = {name: value for name, value in os.environ.items()
                  if name not in ("CI", "COLUMNS") and not name.startswith(("PYTEST_", "GITHUB_", "COMM_REGRESS_"))}
-        known |= {"PYTHONPATH": os.pathsep.join([str(INJECT), str(ROOT)]),
+        known |= {"PYTHONPATH": os.pathsep.join(map(str, self.paths)),
                   "PYTHONUNBUFFERED": "1", "TMPDIR": str(self.folder), MARK: str(self.folder), **(environment or {})}
         if fault is not None:
             known["COMM_REGRESS_TEST_FAULT"] = fault
