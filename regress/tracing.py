@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from regress.circumstances import TRACING, Beside, findings, known, known_before
+from regress.diagnose import Circumstances
 from regress.errors import RegressError, TraceUnfitError, UsageError
-from regress.explain import explain_analysis
 from regress.measure.launch import LaunchResult
 from regress.measuring import Campaign, Task
 from regress.metrics import Metric
 from regress.outcomes import incorrectness
 from regress.record import Case, CaseOutcome, Diagnosis, Launch, Measurement, TimingMode
+from regress.trace.analysis import Analysis
 from regress.trace.nccl_log import NcclLog, environment_for, read_logs
 from regress.trace.nsys import Nsys, find
 from regress.trace.nsys_run import Collected, collect, new_session, profile_command, shutdown_session
 from regress.trace.read import read_traces
-from regress.units import format_change, format_size
+from regress.units import format_change
 
 KEPT_TRACES = 5
 """Runs whose traces are kept: one is a few megabytes, and only the latest are ever opened."""
@@ -82,10 +84,11 @@ def traced_cases(cases: Sequence[Case], device: str) -> tuple[Case, ...]:
 
 
 def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, session: int = 0,
-                keep: Path | None = None) -> Traced:
+                keep: Path | None = None, beside: Beside | None = None) -> Traced:
     """One traced launch for each world size; its readings join the campaign's launches under the role "traced".
 
-    keep: folder that the traces are copied to; None throws them away.
+    keep: folder that the traces are copied to; None throws them away. beside: what else is known of this run, and the
+    run to compare with.
     """
     if tracer.kind == "none":
         return Traced()
@@ -93,7 +96,7 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
     chosen = traced_cases(cases, campaign.ranks.device)
     for world_size in sorted({case.world_size for case in chosen}):
         task = Task(tuple(case for case in chosen if case.world_size == world_size), "traced", session, world_size)
-        one = _trace(tracer, campaign, task, keep)
+        one = _trace(tracer, campaign, task, keep, beside or Beside())
         found = Traced(found.diagnoses + one.diagnoses, found.warnings + one.warnings,
                        {**found.artifacts, **one.artifacts})
     if keep is not None:
@@ -101,13 +104,15 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
     return found
 
 
-def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None) -> Traced:
+def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None, beside: Beside) -> Traced:
     campaign.observer.message(f"traced launch of {len(task.cases)} case{'s' if len(task.cases) > 1 else ''} "
                               f"with {'torch.profiler' if tracer.kind == 'kineto' else 'nsys'}")
     result, paths, warnings = _launch(tracer, campaign, task)
     if not paths and tracer.gpu_metrics and any("GPU" in text for text in warnings):
         result, paths, again = _launch(replace(tracer, gpu_metrics=False), campaign, task)
         warnings = (*warnings, *again)
+    log = read_logs(Path(result.folder)) if result.folder else NcclLog()
+    beside = replace(beside, cost_per_gpu_hour=campaign.config.gate.cost_per_gpu_hour)
     outcomes: list[CaseOutcome] = []
     diagnoses: list[Diagnosis] = []
     evidence: dict[str, str] = {}
@@ -116,18 +121,18 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None) ->
         if error is not None or not paths:
             warnings = (*warnings, f"{case.id} was not traced: {error}") if error is not None else warnings
             continue
-        outcome, rules = _read(case, paths, campaign.metrics[case.workload])
+        outcome, rules = _read(case, paths, campaign.metrics[case.workload],
+                               lambda analysis: known(analysis, log, result.logs, beside), beside)
         outcomes.append(outcome)
-        diagnoses += rules
+        diagnoses += [one for one in rules if one.case is not None or one not in diagnoses]
         cost = _cost(campaign, case, result)
         if cost is not None:
-            evidence[f"tracing {case.id}"] = cost
+            evidence[f"{TRACING}{case.id}"] = cost
             campaign.observer.message(f"tracing {case.id} changed {cost}")
-    log = read_logs(Path(result.folder)) if result.folder else NcclLog()
     campaign.launches.append(Launch(
         result.index, "traced", result.seed, result.started_at, result.wall_seconds, result.rank_wall_seconds,
         tuple(outcomes), task.session, None, (*result.warnings, *log.warnings),
-        _choices(log) | evidence))
+        log.decisions | evidence))
     artifacts = _keep(paths, keep) if keep is not None and paths else {}
     return Traced(tuple(diagnoses), tuple(dict.fromkeys(warnings)), artifacts)
 
@@ -159,7 +164,8 @@ def _launch(tracer: Tracer, campaign: Campaign, task: Task) -> tuple[LaunchResul
     return result, (found.sqlite,) if found.sqlite is not None else (), warnings
 
 
-def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric]) -> tuple[CaseOutcome, list[Diagnosis]]:
+def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric],
+          know: Callable[[Analysis], Circumstances], beside: Beside) -> tuple[CaseOutcome, list[Diagnosis]]:
     """The readings of one case from the trace of its launch, and what the rules say."""
     try:
         analysis = read_traces(paths, within=f"case:{case.id}")
@@ -171,10 +177,9 @@ def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric]) -> t
             if reading is not None:
                 measured.append(Measurement(name, metric.unit, metric.better, reading.value,
                                             warnings=reading.warnings, source=analysis.tracer.value))
-        # A collective alone has no step to explain: whoever launches first waits, and that says nothing.
-        found = explain_analysis(analysis).findings if case.timing is TimingMode.STEP else ()
-        rules = [replace(diagnosis, case=case.id) for diagnosis in found]
-        return CaseOutcome(case, tuple(measured), warnings=analysis.warnings), rules
+        before, why_not = known_before(case, analysis, beside)
+        warnings = (*analysis.warnings, *([why_not] if why_not is not None else []))
+        return CaseOutcome(case, tuple(measured), warnings=warnings), findings(case, know(analysis), before)
     except RegressError as error:
         return CaseOutcome(case, warnings=(f"its trace cannot be used: {error.text}",)), []
 
@@ -194,13 +199,6 @@ def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
     if slowed is None or not plain:
         return None
     return f"{name} by {format_change(slowed.value / plain[len(plain) // 2] - 1)}; gated figures are untraced"
-
-
-def _choices(log: NcclLog) -> dict[str, str]:
-    """NCCL's decisions by operation and size."""
-    return {f"{choice.operation or 'collective'} {format_size(choice.size)}":
-            " ".join(part for part in (choice.algorithm, choice.protocol) if part)
-            + (f", {choice.channels} channels" if choice.channels is not None else "") for choice in log.choices}
 
 
 def _keep(paths: Sequence[Path], keep: Path) -> dict[str, str]:

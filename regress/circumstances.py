@@ -1,0 +1,74 @@
+"""What the gate knows beside the trace of a launch, and what the rules make of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from regress.diagnose import INFO, Circumstances, Need, diagnose_run, rules
+from regress.errors import RegressError
+from regress.record import Case, Diagnosis, Environment, Run, Scalar, TimingMode
+from regress.trace.analysis import Analysis
+from regress.trace.nccl_log import NcclLog
+from regress.trace.rank_output import trouble
+from regress.trace.read import read_traces
+
+TRACING = "tracing "
+"""What evidence about the tracer itself begins with; everything else a traced launch keeps is NCCL's choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is known of a run while its traced launch is explained.
+
+    health: facts of GPUs and host so far. before: the run to compare with, as stored; its traces are read where it kept
+    them, and what differs is explained. cost_per_gpu_hour: turns a slower step into money.
+    """
+
+    health: Mapping[str, Scalar] = field(default_factory=dict)
+    environment: Environment | None = None
+    before: Run | None = None
+    cost_per_gpu_hour: float | None = None
+
+
+def known(analysis: Analysis, log: NcclLog, output: Sequence[str], beside: Beside) -> Circumstances:
+    """One case of a traced launch. log: what NCCL said; output: the files that hold what ranks printed."""
+    lines = [line for path in output if Path(path).is_file()
+             for line in Path(path).read_text(errors="replace").splitlines() if " NCCL " not in line]
+    said = log.versions or log.members or log.problems
+    return Circumstances(analysis, log if said else None, trouble(lines), beside.health, beside.environment,
+                         beside.cost_per_gpu_hour)
+
+
+def known_before(case: Case, analysis: Analysis, beside: Beside) -> tuple[Circumstances | None, str | None]:
+    """The same case in the run to compare with, and why not where its traces are there and cannot be used."""
+    run = beside.before
+    folder = None if run is None else run.artifacts.get("trace")
+    if run is None or folder is None or not Path(folder).is_dir():
+        return None, None
+    try:
+        earlier = read_traces(sorted(path for path in Path(folder).iterdir() if path.is_file()),
+                              within=f"case:{case.id}")
+    except RegressError as error:
+        return None, f"not explained against run {run.run_id}: {error.text}"
+    if earlier.tracer is not analysis.tracer or len(earlier.lanes) != len(analysis.lanes):
+        return None, f"not explained against run {run.run_id}: it was traced otherwise"
+    return Circumstances(earlier, health=run.health, environment=run.environment, decisions=_choices(run)), None
+
+
+def _choices(run: Run) -> dict[str, str]:
+    """What NCCL chose in the run's traced launches, the latest of which holds."""
+    return {what: how for launch in run.launches if launch.role == "traced"
+            for what, how in launch.evidence.items() if not what.startswith(TRACING)}
+
+
+def findings(case: Case, seen: Circumstances, before: Circumstances | None) -> list[Diagnosis]:
+    """What the rules say of a case: worst first. Findings about the whole run have no case.
+
+    A collective alone has no step, and few iterations under a tracer are no fault: of it only warnings are kept.
+    """
+    about_run = {name for name, rule in rules().items()
+                 if rule.needs and set(rule.needs) <= {Need.NCCL_LOG, Need.MESSAGES, Need.HEALTH}}
+    return [replace(one, case=None if one.rule in about_run else case.id) for one in diagnose_run(seen, before)
+            if case.timing is TimingMode.STEP or one.severity != INFO]
