@@ -140,7 +140,7 @@ def test_green_without_baseline_then_green_then_red(tmp_path: Path) -> None:
     third, result = runner.run("third")
     if third.outputs["verdict"] == "inconclusive" and "because of the machine" in third.summary:
         everything_agrees(third, result, tmp_path / "third outputs")
-        pytest.skip("this machine is busy with something else, so the gate rightly blames nobody: run it on an idle one")
+        pytest.skip("this machine is busy, so the gate rightly blames nobody: run it on an idle one")
     assert third.status == 1, third.log
     assert third.outputs["verdict"] == "regression"
     assert third.outputs["exit-status"] == "1"
