@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted([*(ROOT / "regress").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 PACKAGES = {"regress": regress, "benchmarks": benchmarks}
 FRAMES = "regress.history.frames"
-NUMERIC = {"catalog", "circumstances", "commands", "diagnose", "difference", "doctor", "explain", "gate_items", "gate_work", "judge",
-           "reference", "reporting", "session", "step_picture", "trace", "tracing", "tuning"}
+NUMERIC = {"catalog", "circumstances", "commands", "diagnose", "difference", "doctor", "explain", "gate_items",
+           "gate_work", "judge", "reference", "reporting", "session", "step_picture", "trace", "tracing", "tuning"}
 """Rooms that compute with numpy when they are imported, and those that cannot do without one that does."""
 
 
