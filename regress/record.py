@@ -346,8 +346,8 @@ class Finding:
 class Diagnosis:
     """One rule's explanation: what it saw (evidence in numbers), the likely cause and the change to try.
 
-    confidence: "high", "medium" or "low": how sure the cause is, however grave it is. consequences: what other rules saw
-    that follows from this, each said here and nowhere else.
+    confidence: "high", "medium" or "low": how sure the cause is, however grave it is. consequences: what other rules
+    saw that follows from this, each said here and nowhere else.
     """
 
     rule: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,9 +23,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted([*(ROOT / "regress").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 PACKAGES = {"regress": regress, "benchmarks": benchmarks}
 FRAMES = "regress.history.frames"
-NUMERIC = {"catalog", "circumstances", "commands", "diagnose", "difference", "doctor", "explain", "gate_items",
-           "gate_work", "judge", "reference", "reporting", "session", "step_picture", "trace", "tracing", "tuning"}
-"""Rooms that compute with numpy when they are imported, and those that cannot do without one that does."""
+COMPUTING = {"diagnose", "judge", "step_picture", "trace"}
+"""Rooms that compute with numpy."""
+LIGHT = {"cli", "config", "delivery", "errors", "forge", "gate_options", "history", "measure", "measuring", "metrics",
+         "options", "outcomes", "plugin", "publish", "record", "result", "shelf", "terminal", "trend", "units",
+         "whole_file", "yaml_source"}
+"""Rooms that are there before anything is computed, or where nothing ever is."""
 
 
 def name_of(path: Path) -> str:
@@ -72,9 +76,16 @@ def test_no_other_module_loads_torch_or_pandas_when_it_is_imported() -> None:
     assert loaded_after(modules(), ("torch", "pandas")) == set()
 
 
+def test_only_rooms_that_compute_import_numpy_at_once() -> None:
+    for path in PRODUCT:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and re.search(r"\b(numpy|scipy)\b", ast.unparse(node)):
+                assert name_of(path).split(".")[1] in COMPUTING, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
 def test_rooms_that_do_not_compute_do_not_load_numpy() -> None:
-    names = [name for name in modules() if name.split(".")[0] == "benchmarks" or name.split(".")[1] not in NUMERIC]
-    assert len(names) > 60
+    names = [name for name in modules() if name.split(".")[0] == "benchmarks" or name.split(".")[1] in LIGHT]
+    assert {name.split(".")[1] for name in names if name.startswith("regress.")} == LIGHT
     assert loaded_after(names, ("numpy", "scipy")) == set()
 
 
