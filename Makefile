@@ -5,7 +5,7 @@ ARGS ?=
 TESTS ?= tests
 JOBS ?= 2
 
-.PHONY: gate test lint types contracts check docs clean
+.PHONY: gate test lint types contracts check slow docs clean
 
 gate: $(VENV)/.gate
 	$(VENV)/bin/python -m pytest --comm-regress $(ARGS)
@@ -22,7 +22,11 @@ contracts: $(VENV)/.dev
 	$(VENV)/bin/lint-imports
 
 check: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest $(TESTS) $(ARGS)
+	$(VENV)/bin/python -m pytest -m "not slow" $(TESTS) $(ARGS)
+
+# Minutes of real gates, for a machine that does nothing else meanwhile.
+slow: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest -m slow $(TESTS) $(ARGS)
 
 docs: $(VENV)/.dev
 	$(VENV)/bin/python -m regress.reference docs
