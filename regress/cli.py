@@ -20,7 +20,10 @@ COMMANDS = {
     "report": "write the history report as one HTML page",
     "show": "the latest run and its trends in the terminal",
     "publish": "push stored runs to the configured metrics endpoints",
+    "tune": "try settings of NCCL and DistributedDataParallel and say which help",
     "doctor": "what this machine can measure and what stands in the way",
+    "selftest": "inject known faults here and now, and show whether the gate catches them",
+    "scrub": "take environment, command line, host and user out of a trace's SQLite export",
     "schema": "print the JSON Schema of thresholds, result or stored run",
 }
 """Each command is a module of `regress.commands` with `add_arguments(parser)` and `run(arguments) -> exit status`."""
