@@ -133,11 +133,14 @@ def _stolen(cpu: _Facts) -> _Found:
 
 def _loaded(cpu: _Facts) -> _Found:
     busy, load = cpu.number("busy_before_ratio"), cpu.number("load_before_per_core")
+    runnable = cpu.number("runnable_before_per_core")
     if busy is None or busy < 0.5:
         return
     known = "" if load is None else f", load {load:.1f} per core"
+    if runnable is not None and (load is None or runnable > load):
+        known = f", {runnable:.1f} tasks wanted each core"
     text = f"{busy:.0%} of the CPU was busy before the first launch{known}"
-    yield ("inconclusive" if busy >= 0.9 and load is not None and load >= 1.5 else "warn"), text
+    yield ("inconclusive" if busy >= 0.9 and max(load or 0.0, runnable or 0.0) >= 1.5 else "warn"), text
 
 
 _Rule = Callable[[_Facts], _Found]

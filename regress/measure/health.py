@@ -15,13 +15,14 @@ from types import TracebackType
 from typing import TypeVar
 
 from regress.measure.devices import Devices, GpuReading
-from regress.measure.host import CpuCounters, allowed_cores, cpu_counters, load_average
+from regress.measure.host import CpuCounters, allowed_cores, cpu_counters, load_average, runnable_per_core
 from regress.record import Scalar
 
 SAMPLE_SECONDS = 0.1
 LOADED_USE = 0.5
 """A sample counts as under load when NVML says that kernels ran in at least this share of its window."""
 _LOOK_SECONDS = 0.3
+_LOOKS = 7
 _NumberT = TypeVar("_NumberT", int, float)
 
 
@@ -158,13 +159,18 @@ def _growth(before: int | None, after: int | None) -> int | None:
 def host_before(look_seconds: float = _LOOK_SECONDS) -> dict[str, Scalar]:
     """How busy the host is before the launches. busy_before_ratio: share of the cores' time in a short look.
 
-    The load average alone would blame this gate for the one that ran a minute ago.
+    The load average alone would blame this gate for the one that ran a minute ago, and would not see the job that
+    began a few seconds ago; runnable_before_per_core is the median over the look, and does.
     """
     first = cpu_counters()
-    if first is not None:
-        time.sleep(look_seconds)
+    queued: list[float] = []
+    for _ in range(_LOOKS if first is not None else 0):
+        time.sleep(look_seconds / _LOOKS)
+        now = runnable_per_core()
+        queued += [now] if now is not None else []
     load = load_average()
     return {"cpu.load_before_per_core": None if load is None else load / allowed_cores(),
+            "cpu.runnable_before_per_core": statistics.median(queued) if queued else None,
             "cpu.busy_before_ratio": _busy_ratio(first, cpu_counters())}
 
 

@@ -45,6 +45,16 @@ def load_average() -> float | None:
         return None
 
 
+def runnable_per_core(root: Path = _ROOT) -> float | None:
+    """Tasks that run or want to run at this moment, for each core of the host (proc(5), /proc/stat, procs_running).
+
+    The load average takes half a minute to notice what this shows at once.
+    """
+    found = re.search(r"^procs_running (\d+)$", _read(root / "proc/stat") or "", re.M)
+    cores = os.cpu_count()
+    return None if found is None or not cores else int(found[1]) / cores
+
+
 def cpu_limit_cores(root: Path = _ROOT) -> float | None:
     """Cores that the cgroup grants (cpu.max, or cfs_quota_us of version 1); None where it sets no limit."""
     text = _read(root / "sys/fs/cgroup/cpu.max")

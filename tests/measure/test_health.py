@@ -64,6 +64,9 @@ def test_what_cannot_be_read_is_none_and_decides_nothing() -> None:
     ({"cpu.busy_before_ratio": 0.7, "cpu.load_before_per_core": 9.0}, "warn", "70% of the CPU was busy"),
     ({"cpu.busy_before_ratio": 0.95, "cpu.load_before_per_core": 0.4}, "warn", "95% of the CPU was busy"),
     ({"cpu.busy_before_ratio": 0.95, "cpu.load_before_per_core": 2.0}, "inconclusive", "load 2.0 per core"),
+    ({"cpu.busy_before_ratio": 1.0, "cpu.load_before_per_core": 0.2, "cpu.runnable_before_per_core": 4.0},
+     "inconclusive", "4.0 tasks wanted each core"),
+    ({"cpu.busy_before_ratio": 0.6, "cpu.runnable_before_per_core": 4.0}, "warn", "60% of the CPU was busy"),
 ])
 def test_each_ailment_is_named_at_its_level(facts: dict[str, Scalar], level: str, text: str) -> None:
     (found,) = assess(facts)
@@ -93,8 +96,8 @@ def test_the_monitor_samples_while_launches_run(monkeypatch: pytest.MonkeyPatch)
 def test_without_gpus_the_host_is_watched() -> None:
     with HealthMonitor(None) as monitor:
         pass
-    assert set(monitor.facts) == {"cpu.load_before_per_core", "cpu.busy_before_ratio", "cpu.steal_ratio",
-                                  "cpu.throttled_ratio"}
+    assert set(monitor.facts) == {"cpu.load_before_per_core", "cpu.runnable_before_per_core", "cpu.busy_before_ratio",
+                                  "cpu.steal_ratio", "cpu.throttled_ratio"}
 
 
 def test_cpu_ratios_are_shares_of_what_passed_meanwhile() -> None:
