@@ -32,8 +32,8 @@ def export_lines(settings: Sequence[Setting]) -> list[str]:
     for setting in settings:
         lines += [f"export {name}='{value}'" if ";" in value or ":" in value else f"export {name}={value}"
                   for name, value in setting.variables.items()]
-        arguments = [f"{name}={value}" for name, value in setting.options.items()
-                     if name in ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")]
+        arguments = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                     for name, value in setting.options.items() if name in ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")]
         if arguments:
             lines.append(f"DistributedDataParallel(model, {', '.join(arguments)})")
         hook = setting.options.get("comm_hook")

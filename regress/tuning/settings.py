@@ -58,7 +58,9 @@ class Setting:
 
 
 def _written(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_setting(text: str, step_options: type) -> Setting:
