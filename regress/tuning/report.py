@@ -12,6 +12,8 @@ from regress.units import format_change, format_seconds
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _ORDER = tuple(Effectiveness)
+_ARGUMENTS = frozenset(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"))
+"""Options of the step that are arguments of DistributedDataParallel."""
 
 
 def helpful(result: TrialResult) -> list[Setting]:
@@ -33,7 +35,7 @@ def export_lines(settings: Sequence[Setting]) -> list[str]:
         lines += [f"export {name}='{value}'" if ";" in value or ":" in value else f"export {name}={value}"
                   for name, value in setting.variables.items()]
         arguments = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-                     for name, value in setting.options.items() if name in ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")]
+                     for name, value in setting.options.items() if name in _ARGUMENTS]
         if arguments:
             lines.append(f"DistributedDataParallel(model, {', '.join(arguments)})")
         hook = setting.options.get("comm_hook")

@@ -115,7 +115,7 @@ def test_a_refused_setting_is_never_launched() -> None:
 
 
 def test_cases_that_fail_as_they_are_end_the_trial() -> None:
-    with pytest.raises(MeasurementError, match="as they are: .*rank 0 failed"):
+    with pytest.raises(MeasurementError, match=r"as they are: .*rank 0 failed"):
         trial(_Broken(), "NCCL_PROTO=Simple", cases=(ALLREDUCE,))
 
 
