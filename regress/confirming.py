@@ -47,13 +47,14 @@ class Confirmation:
         self.settle_base()
         self.meet_base()
         while True:
-            judgement = judge(self.campaign.launches, self.baseline, policies, planned=work.cases,
-                              health=work.health_notes(self.health))
+            unfit = work.health_notes(self.health)
+            judgement = judge(self.campaign.launches, self.baseline, policies, planned=work.cases, health=unfit)
             has_base = self.base_sha is not None
             budget = Budget(seconds - (time.monotonic() - work.began),
                             self.campaign.estimate.left(len(doubtful(judgement, has_base=has_base)), 1))
+            # On a machine that is not to be believed, more launches would decide nothing.
             plan = next_measurement(judgement, self.fresh, budget, has_base=has_base, seed=work.seed) \
-                if gate.config.gate.confirm else None
+                if gate.config.gate.confirm and not unfit else None
             if plan is None:
                 short = unaffordable(judgement, budget, has_base=has_base)
                 if short is not None:
