@@ -30,6 +30,7 @@ slow: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(VENV)/bin/python -m regress.reference docs
+	$(VENV)/bin/python -m tests.diagnose.rules_page docs
 
 $(VENV)/.gate: pyproject.toml .ci/venv
 	.ci/venv $(PYTHON) $(VENV) gate

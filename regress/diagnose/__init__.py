@@ -66,6 +66,7 @@ class Need(enum.Enum):
     RANKS = "collectives matched across ranks"
     DURATIONS = "ranks that do not take turns on one GPU"
     BEFORE = "a run to compare with"
+    HOST_BACKEND = "a trace of torch.profiler, as nsys does not see a CPU backend"
     NCCL_LOG = "NCCL's log"
     MESSAGES = "NCCL's log or the ranks' output"
     HEALTH = "readings of the machine's health"
@@ -125,6 +126,7 @@ def _given(need: Need, seen: Circumstances, against: Circumstances | None) -> bo
         Need.RANKS: lambda: analysis.matching.count > 0,
         Need.DURATIONS: lambda: not analysis.health.time_sliced and (other is None or not other.health.time_sliced),
         Need.BEFORE: lambda: against is not None,
+        Need.HOST_BACKEND: lambda: analysis.tracer.value == "kineto",
         Need.NCCL_LOG: lambda: _logged(seen),
         Need.MESSAGES: lambda: _logged(seen) or seen.messages is not None,
         Need.HEALTH: lambda: bool(seen.health),

@@ -40,6 +40,6 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 
 RULE = Rule("mixed_backends", "a CPU backend's collectives run inside the steps of GPU ranks",
-            "gloo moves data through host memory and blocks the host; torch.profiler names its collectives (gloo:...). "
-            "nsys does not see them",
-            _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps", "host_sync", same_rank=True))
+            "gloo moves data through host memory and blocks the host; torch.profiler names its collectives (gloo:...)",
+            _check, needs=(Need.STEPS, Need.DEVICE, Need.HOST_BACKEND),
+            explains=follows("launch_gaps", "host_sync", same_rank=True))
