@@ -22,13 +22,15 @@ TRACING = "tracing "
 class Beside:
     """What is known of a run while its traced launch is explained.
 
-    health: facts of GPUs and host so far. before: the run to compare with, as stored; its traces are read where it kept
-    them, and what differs is explained. cost_per_gpu_hour: turns a slower step into money.
+    health: facts of GPUs and host so far. before: the run to compare with, as stored; what differs from its traces is
+    explained. before_traces: the folder they are in, None for where the run itself says. cost_per_gpu_hour: turns a
+    slower step into money.
     """
 
     health: Mapping[str, Scalar] = field(default_factory=dict)
     environment: Environment | None = None
     before: Run | None = None
+    before_traces: Path | None = None
     cost_per_gpu_hour: float | None = None
 
 
@@ -44,12 +46,13 @@ def known(analysis: Analysis, log: NcclLog, output: Sequence[str], beside: Besid
 def known_before(case: Case, analysis: Analysis, beside: Beside) -> tuple[Circumstances | None, str | None]:
     """The same case in the run to compare with, and why not where its traces are there and cannot be used."""
     run = beside.before
-    folder = None if run is None else run.artifacts.get("trace")
-    if run is None or folder is None or not Path(folder).is_dir():
+    if run is None:
+        return None, None
+    folder = beside.before_traces or Path(run.artifacts.get("trace", ""))
+    if folder == Path() or not folder.is_dir():
         return None, None
     try:
-        earlier = read_traces(sorted(path for path in Path(folder).iterdir() if path.is_file()),
-                              within=f"case:{case.id}")
+        earlier = read_traces(sorted(path for path in folder.iterdir() if path.is_file()), within=f"case:{case.id}")
     except RegressError as error:
         return None, f"not explained against run {run.run_id}: {error.text}"
     if earlier.tracer is not analysis.tracer or len(earlier.lanes) != len(analysis.lanes):

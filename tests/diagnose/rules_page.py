@@ -79,10 +79,10 @@ def rules_page() -> str:
     return "\n\n".join([
         "# Rules of diagnosis", GENERATED,
         "`regress explain TRACE` and the gate's traced launch apply these rules. A rule says what it saw in numbers, "
-        "the likely cause and a change to try, with a severity (critical, warning, info) and a confidence: high where the "
-        "cause itself was seen, medium where it is inferred, low where another is as likely. What follows from a cause "
-        "stands beneath it and nowhere else. Findings come worst first: by severity, by what is new against the run "
-        "compared with, and by the time they cost per step.",
+        "the likely cause and a change to try, with a severity (critical, warning, info) and a confidence: high where "
+        "the cause itself was seen, medium where it is inferred, low where another is as likely. What follows from a "
+        "cause stands beneath it and nowhere else. Findings come worst first: by severity, by what is new against the "
+        "run compared with, and by the time they cost per step.",
         "A rule that lacks what it needs is not applicable, which is not the same as having found nothing.",
         table(("rule", "finds", "needs", "why, and what its thresholds rest on"), map(_described, shelf.values())),
         "## Rules on the samples",

@@ -1,0 +1,99 @@
+"""What the gate's traced launch is explained with: its log, the ranks' output, health, and the run before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from regress.circumstances import TRACING, Beside, findings, known, known_before
+from regress.record import Case, Commit, Environment, Launch, Run, TimingMode, Verdict
+from regress.trace.analysis import Analysis
+from regress.trace.nccl_log import NcclLog
+from regress.trace.read import read_traces
+from tests.trace.made import Export
+
+STEP = Case("ddp_step", "float32", 2, "cuda", TimingMode.STEP)
+ALLREDUCE = Case("allreduce", "float32", 2, "cuda", TimingMode.ISOLATED, 1 << 20)
+
+
+def _trace(folder: Path, gemm_ns: int, case: Case = STEP) -> Path:
+    """Two ranks, six steps inside the case's range."""
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        made.nvtx(pid, 900_000, 80_000_000, f"case:{case.id}")
+        for step in range(6):
+            at = 1_000_000 + step * 10_000_000
+            if case is STEP:
+                made.nvtx(pid, at - 10_000, at + 9_000_000, "step")
+            made.kernel(pid, at, at + gemm_ns, device=rank)
+            made.all_reduce(pid, at + gemm_ns, at + gemm_ns + 100_000, device=rank)
+    folder.mkdir(parents=True, exist_ok=True)
+    return made.write(folder / "trace.sqlite")
+
+
+def _analysis(folder: Path, gemm_ns: int, case: Case = STEP) -> Analysis:
+    return read_traces([_trace(folder, gemm_ns, case)], within=f"case:{case.id}")
+
+
+def _stored(**evidence: str) -> Run:
+    launch = Launch(0, "traced", 1, "", 1.0, 1.0, (), evidence=dict(evidence) | {f"{TRACING}{STEP.id}": "+3 %"})
+    return Run("earlier", "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z", Commit(), Environment({}), (launch,),
+               Verdict.PASS)
+
+
+def test_the_step_is_explained_against_the_kept_trace(tmp_path: Path) -> None:
+    _trace(tmp_path / "kept", 1_000_000)
+    now = _analysis(tmp_path / "now", 3_000_000)
+    beside = Beside(before=_stored(), before_traces=tmp_path / "kept", cost_per_gpu_hour=2.0)
+    before, why_not = known_before(STEP, now, beside)
+    assert why_not is None
+    assert before is not None
+    found = findings(STEP, known(now, NcclLog(), (), beside), before)
+    change = next(one for one in found if one.rule == "step_change")
+    assert "+2.00 computing" in change.cause
+    assert "cost_per_day" in change.evidence
+    assert change.case == STEP.id
+
+
+def test_the_runs_own_word_on_where_its_traces_are_is_taken(tmp_path: Path) -> None:
+    now = _analysis(tmp_path / "now", 1_000_000)
+    _trace(tmp_path / "kept", 1_000_000)
+    named = replace(_stored(), artifacts={"trace": str(tmp_path / "kept")})
+    assert known_before(STEP, now, Beside(before=named))[0] is not None
+
+
+def test_choices_of_the_stored_run_are_without_what_tracing_cost(tmp_path: Path) -> None:
+    _trace(tmp_path / "kept", 1_000_000)
+    stored = _stored(**{"AllReduce 1MiB": "RING LL, 2 channels"})
+    before, _ = known_before(STEP, _analysis(tmp_path / "now", 1_000_000),
+                             Beside(before=stored, before_traces=tmp_path / "kept"))
+    assert before is not None
+    assert before.chosen == {"AllReduce 1MiB": "RING LL, 2 channels"}
+
+
+@pytest.mark.parametrize("beside", [Beside(), Beside(before=_stored()),
+                                    Beside(before=_stored(), before_traces=Path("/nonexistent"))])
+def test_without_a_kept_trace_nothing_is_compared(beside: Beside, tmp_path: Path) -> None:
+    assert known_before(STEP, _analysis(tmp_path, 1_000_000), beside) == (None, None)
+
+
+def test_a_kept_trace_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "trace.sqlite").write_bytes(b"not a trace")
+    before, why_not = known_before(STEP, _analysis(tmp_path / "now", 1_000_000),
+                                   Beside(before=_stored(), before_traces=tmp_path / "kept"))
+    assert before is None
+    assert str(why_not).startswith("not explained against run earlier: ")
+
+
+def test_what_is_about_the_run_has_no_case_and_a_collective_only_warnings(tmp_path: Path) -> None:
+    output = tmp_path / "rank0.stderr"
+    output.write_text("[rank0]: Watchdog caught collective operation timeout\nnode:1:1 [0] NCCL INFO timeout desync\n")
+    seen = known(_analysis(tmp_path / "now", 1_000_000, ALLREDUCE), NcclLog(), (str(output), "/nonexistent"),
+                 Beside(health={"gpu0.processes_before": 1}))
+    found = findings(ALLREDUCE, seen, None)
+    assert [(one.rule, one.case) for one in found] == [("logged_problems", None), ("machine_health", None)]
+    assert found[0].evidence["lines"] == 1
