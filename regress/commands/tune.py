@@ -10,7 +10,8 @@ from pathlib import Path
 
 from regress.commands import print_json
 from regress.config import matches
-from regress.errors import EnvironmentUnfitError, UsageError
+from regress.errors import EXIT_INTERRUPTED, EnvironmentUnfitError, UsageError
+from regress.judge.scale import default_effect
 from regress.measure.lock import hold_lock, host_lock_path
 from regress.measure.mps import own_mps
 from regress.measure.torchrun import TorchrunLauncher
@@ -20,7 +21,7 @@ from regress.record import Case
 from regress.session import Gate, GateRequest, open_gate
 from regress.tuning.report import trial_json, trial_text
 from regress.tuning.settings import Setting, default_settings, parse_setting, refusal
-from regress.tuning.trial import Trial
+from regress.tuning.trial import INTERRUPTED, Trial
 from regress.units import Unit, parse_quantity
 
 _ROUNDS = 10
@@ -65,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = parse_quantity(arguments.budget, Unit.SECONDS, "--budget")
     effect = None if arguments.effect is None else parse_effect(arguments.effect, Unit.SECONDS, "--effect")
     gate = _gate(arguments)
+    if effect is None and gate.ranks.shared_gpu:
+        effect = default_effect(Unit.SECONDS, "cpu")  # ranks that share a GPU talk over sockets, and are as noisy
     cases = _cases(gate, arguments.case)
     settings = _settings(gate, cases, arguments.settings)
     observer = _OnStderr()
@@ -80,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(trial_json(result))
     else:
         sys.stdout.write(trial_text(result))
-    return 0
+    return EXIT_INTERRUPTED if result.stopped == INTERRUPTED else 0
 
 
 def _gate(arguments: argparse.Namespace) -> Gate:

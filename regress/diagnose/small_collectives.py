@@ -20,6 +20,7 @@ BUCKET_BYTES = 25 << 20
 _TIMES_NEEDED = 3.0
 _LEAST_PER_STEP = 8
 _LEAST_EXPOSED = 0.05
+_ONE_NUMBER_BYTES = 8
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
@@ -34,11 +35,17 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     needed = math.ceil(per_step.value * size.value / BUCKET_BYTES) + 1
     if per_step.value < _LEAST_PER_STEP or per_step.value < _TIMES_NEEDED * needed:
         return []
-    fixed = min((row.transfer_seconds for row in message_sizes(analysis) if row.size_bytes), default=0.0)
+    rows = [row for row in message_sizes(analysis) if row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
+    fixed = min((row.transfer_seconds for row in rows), default=0.0)
+    transfer = sum(row.count * row.transfer_seconds for row in rows)
     saved = (per_step.value - needed) * fixed
     evidence: dict[str, float | int | str | bool | None] = {
         "collectives_per_step": per_step.value, "needed_per_step": needed, "message_bytes_mean": size.value,
-        "fixed_seconds_each_at_most": fixed, "saved_seconds_per_step_at_most": saved, SHARE: exposed}
+        "message_bytes_min": min((row.size_bytes or 0 for row in rows), default=None),
+        "message_bytes_max": max((row.size_bytes or 0 for row in rows), default=None),
+        "fixed_seconds_each_at_most": fixed,
+        "fixed_share_of_transfer_at_most": fixed * sum(row.count for row in rows) / transfer if transfer else None,
+        "saved_seconds_per_step_at_most": saved, SHARE: exposed}
     before = COLLECTIVES.from_trace(against) if against is not None and COLLECTIVES.from_trace else None
     if before is not None:
         evidence["collectives_per_step_before"] = before.value

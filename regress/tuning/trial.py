@@ -28,6 +28,7 @@ TRIAL_ALPHA = 0.05
 costs somebody a try, not a build."""
 GIVEN_UP = 2
 """Launches of a setting that may fail before it is no longer tried."""
+INTERRUPTED = "interrupted"
 QUIET = "p25"
 """The statistic of a launch that is judged: no worse than any other on every recorded machine (docs/quality.md)."""
 
@@ -107,7 +108,10 @@ class Trial:
     _decided: dict[tuple[str, str], Tried] = field(default_factory=dict)
 
     def run(self) -> TrialResult:
-        """Launches and judges. Raises MeasurementError where the cases fail as they are."""
+        """Launches and judges; what was measured until Ctrl-C is judged too, from the first whole round on.
+
+        Raises MeasurementError where the cases fail as they are.
+        """
         began, plain = time.monotonic(), dict(self.campaign.environment)
         base = _Arm(None, tuple(self.cases))
         arms = [_Arm(setting, tuple(case for case in self.cases if refusal(setting, case) is None))
@@ -123,14 +127,25 @@ class Trial:
                     break
                 self._round(done, base, arms, plain)
                 done += 1
+                self._say(done, time.monotonic() - began, arms)
                 if done in PAIRED_LOOKS:
                     self._close(base, arms)
+        except KeyboardInterrupt:
+            if not done:
+                raise
+            stopped = INTERRUPTED
         finally:
             self.campaign.environment = plain
         tried = [one for arm in arms for one in self._outcomes(base, arm, arms)]
         medians = {case.id: sorted(values)[len(values) // 2] for case in self.cases
                    if (values := base.values.get(case.id))}
         return TrialResult(tuple(tried), medians, done, stopped, {case.id: self._effect(case) for case in self.cases})
+
+    def _say(self, done: int, seconds: float, arms: Sequence[_Arm]) -> None:
+        """How far it is: a round of many settings takes minutes."""
+        still = sum(bool(arm.open_cases(set(self._decided))) for arm in arms)
+        self.campaign.observer.message(f"round {done} of {self.rounds} done, {seconds / done:.0f} s each; "
+                                       f"{still} of {len(arms)} settings still open")
 
     def _round(self, number: int, base: _Arm, arms: Sequence[_Arm], plain: Mapping[str, str | None]) -> None:
         order = [base, *(arm for arm in arms if arm.open_cases(set(self._decided)))]

@@ -127,6 +127,28 @@ class _Broken(Played):
         return super().launch(*arguments, **{**more, "environment": {"always": "1"}})
 
 
+class _Stopped(Played):
+    """Ctrl-C is pressed during the launch of that number."""
+
+    at: int = 0
+
+    def launch(self, *arguments: Any, **more: Any) -> Any:
+        if len(self.made) == self.at:
+            raise KeyboardInterrupt
+        return super().launch(*arguments, **more)
+
+
+def test_what_was_measured_until_ctrl_c_is_judged() -> None:
+    player = _Stopped(FACTORS)
+    player.at = 9
+    result = trial(player, "NCCL_PROTO=LL", cases=(ALLREDUCE,))
+    assert (result.stopped, result.rounds) == ("interrupted", 4)
+    assert result.tried[0].rounds >= 4
+    player = _Stopped(FACTORS)
+    with pytest.raises(KeyboardInterrupt):
+        trial(player, "NCCL_PROTO=LL", cases=(ALLREDUCE,))
+
+
 def test_the_text_says_what_to_copy_and_the_json_the_same() -> None:
     result = trial(Played(FACTORS), "NCCL_PROTO=Simple", "bucket_cap_mb=50", "NCCL_ALGO=Tree")
     text, found = trial_text(result), trial_json(result)
