@@ -8,6 +8,7 @@ import pytest
 
 from regress.diagnose import COST, SHARE, Circumstances, diagnose, diagnose_run, follows, mostly_waits, rules
 from regress.record import Diagnosis
+from regress.result import explanation
 from regress.trace.read import read_traces
 from tests.trace.samples import NSYS, sample
 
@@ -105,3 +106,10 @@ def test_a_benchmark_of_collectives_has_measurement_findings_only(name: str) -> 
     reasons = {one.evidence["reason"] for one in found}
     assert "few_iterations" in reasons
     assert ("cold_start" in reasons) == (name == "sliced/micro_metrics")
+
+
+def test_the_gates_json_has_causes_with_their_consequences() -> None:
+    found = explanation(diagnose(read_traces([sample("mps/pageable")]))[0])
+    assert found.keys() == {"rule", "severity", "confidence", "evidence", "cause", "try", "consequences"}
+    assert [one["rule"] for one in found["consequences"]] == ["launch_gaps"]
+    assert "consequences" not in found["consequences"][0]

@@ -48,6 +48,16 @@ def test_the_label_comes_first(name: str, label: str) -> None:
     assert found[0].suggestion
 
 
+@pytest.mark.parametrize(("name", "healthy", "label"), [
+    ("nvlink/small_buckets", "nvlink/good", "small_collectives"), ("mps/small_buckets", "mps/good", "small_collectives"),
+    ("mps/accum_sync", "mps/accum_no_sync", "accumulation"), ("mps/sync_loop", "mps/good", "host_sync"),
+    ("mps/pageable", "mps/good", "pageable_copies"), ("sliced/straggler", "sliced/good", "straggler"),
+    ("mps/micro_1channel", "mps/micro", "few_channels")])
+def test_the_label_comes_first_and_is_new_against_a_healthy_run(name: str, healthy: str, label: str) -> None:
+    found = diagnose(read_traces([sample(name)]), read_traces([sample(healthy)]))
+    assert (found[0].rule, found[0].evidence["new"]) == (label, True)
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_critical_where_nothing_is_wrong(name: str) -> None:
     assert [found.rule for found in diagnose(read_traces([sample(name)])) if found.severity == "critical"] == []
