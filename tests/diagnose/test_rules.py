@@ -49,7 +49,8 @@ def test_the_label_comes_first(name: str, label: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "healthy", "label"), [
-    ("nvlink/small_buckets", "nvlink/good", "small_collectives"), ("mps/small_buckets", "mps/good", "small_collectives"),
+    ("nvlink/small_buckets", "nvlink/good", "small_collectives"),
+    ("mps/small_buckets", "mps/good", "small_collectives"),
     ("mps/accum_sync", "mps/accum_no_sync", "accumulation"), ("mps/sync_loop", "mps/good", "host_sync"),
     ("mps/pageable", "mps/good", "pageable_copies"), ("sliced/straggler", "sliced/good", "straggler"),
     ("mps/micro_1channel", "mps/micro", "few_channels")])
