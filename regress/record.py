@@ -448,7 +448,11 @@ def run_from_json(text: bytes | str, where: str) -> Run:
         for older in range(version, SCHEMA_VERSION):
             content = MIGRATIONS[older](content) | {"schema": older + 1}
         return msgspec.convert(content, type=Run)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except RecordError as error:
+        # A rule that a part of it breaks: the part does not know which file it is in.
+        place = where if where in error.where else f"{where}: {error.where}" if error.where else where
+        raise RecordError(error.seen, where=place, accepted=error.accepted, next_step=error.next_step) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(str(error), where=where, accepted="a run as `regress history export` writes it") from error
 
 

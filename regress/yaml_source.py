@@ -74,8 +74,13 @@ def read_yaml(path: Path) -> Located:
         if size > _LARGEST_FILE:
             raise ConfigError(f"{size} bytes", where=source, accepted=f"at most {_LARGEST_FILE} bytes")
         text = path.read_text(encoding="utf-8")
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             _refuse_cleverness(event, source)
+            # Before anything that calls itself for each level, and before a scanner that is slow in deep ones.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise ConfigError(f"nested deeper than {_DEEPEST} levels", where=f"{source}:{_line(event)}")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ConfigError(error.strerror or str(error), where=source, accepted="a readable thresholds file",
@@ -87,12 +92,16 @@ def read_yaml(path: Path) -> Located:
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError("no mapping at the top", where=source, accepted="keys such as schema, gate, cases, metrics")
     lines = dict(_lines(root, (), source))
-    return Located(yaml.load(text, Loader=yaml.SafeLoader), lines, source)
+    try:
+        return Located(yaml.load(text, Loader=yaml.SafeLoader), lines, source)
+    except (ValueError, yaml.YAMLError) as error:  # what looks like a date, a number or a merge and is none
+        raise ConfigError(f"a value that cannot be read: {getattr(error, 'problem', None) or error}", where=source, accepted="plain YAML",
+                          next_step="put it in quotes if it is meant as text") from error
 
 
 def _refuse_cleverness(event: yaml.Event, source: str) -> None:
     """Anchors and aliases make a short file long (YAML bombs) and break the line that an error names."""
-    line = event.start_mark.line + 1 if event.start_mark is not None else 1
+    line = _line(event)
     anchor = getattr(event, "anchor", None)
     if anchor:
         raise ConfigError(f"anchor or alias {anchor!r}", where=f"{source}:{line}", accepted="plain YAML",
@@ -100,6 +109,10 @@ def _refuse_cleverness(event: yaml.Event, source: str) -> None:
     tag = getattr(event, "tag", None)
     if tag:
         raise ConfigError(f"tag {tag!r}", where=f"{source}:{line}", accepted="plain YAML, no tags")
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark is not None else 1
 
 
 def _broken(error: yaml.YAMLError, source: str) -> ConfigError:
@@ -111,12 +124,12 @@ def _broken(error: yaml.YAMLError, source: str) -> ConfigError:
 def _lines(node: yaml.Node, path: Steps, source: str) -> Iterator[tuple[Steps, int]]:
     import yaml
 
-    if len(path) > _DEEPEST:
-        raise ConfigError(f"nested deeper than {_DEEPEST} levels", where=f"{source}:{node.start_mark.line + 1}")
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError("a key that is no single word", where=f"{source}:{line}", accepted="plain YAML keys")
             if key.value in seen:
                 raise ConfigError(f"key {key.value!r} is given twice", where=f"{source}:{line}",
                                   accepted="every key once", next_step="keep one of the two")

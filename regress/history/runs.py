@@ -207,7 +207,7 @@ class RunFiles:
         for path in sorted(self.accepted_dir.glob("[!.]*.json")):
             try:
                 good.append(msgspec.json.decode(path.read_bytes(), type=AcceptedMark))
-            except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+            except (OSError, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
                 bad.append(Problem(str(path), str(error)))
         return sorted(good, key=lambda mark: mark.acceptance.when), bad
 

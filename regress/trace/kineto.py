@@ -46,10 +46,14 @@ def read_kineto(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
     try:
         for event in stream:
             collector.add(event)
-    except (msgspec.DecodeError, ValueError) as error:
+        return _timeline(path, collector.out, stream.document)
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise TraceInputError(f"an event that is none of torch.profiler's: {error}", where=str(path),
                               accepted="a trace of torch.profiler") from error
-    out, document = collector.out, stream.document
+
+
+def _timeline(path: Path, out: Collected, document: Document) -> Timeline:
+    """Everything that was collected, as columns."""
     _refuse_foreign(path, out, document)
     kernels, comm, lost = _kernel_tables(out)
     if len(kernels) == 0 and not out.host_comm:
