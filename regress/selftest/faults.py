@@ -20,8 +20,8 @@ INVALID = (Verdict.INVALID,)
 class Cause:
     """What the gate must name: a finding of one of `rules` (about that rank, where one is given), or words.
 
-    text: the same for people. words: a regular expression that some reason, warning or health note must match. Neither
-    rules nor words: the verdict alone counts.
+    text: the same for people. words: a regular expression that a warning, a health note, or a finding that is no pass
+    ("METRIC: reason") must match. Neither rules nor words: the verdict alone counts.
     """
 
     text: str
@@ -91,7 +91,9 @@ def _naming(cause: Cause, run: Run) -> Iterator[str]:
         if diagnosis.rule in cause.rules and cause.rank in (None, diagnosis.evidence.get("rank")):
             yield f"{diagnosis.rule}: {diagnosis.cause}"
     if cause.words:
-        said = [*(finding.reason for finding in run.findings), *run.warnings, *(text for _, text in assess(run.health))]
+        said = [*(f"{finding.metric}: {finding.reason}" for finding in run.findings
+                  if finding.verdict is not Verdict.PASS),
+                *run.warnings, *(text for _, text in assess(run.health))]
         yield from (text for text in said if re.search(cause.words, text))
 
 
@@ -114,7 +116,7 @@ FAULTS = (
           cpu=Cause("straggler, rank 1", ("straggler",), rank=1),
           cuda=Cause("straggler, rank 1", ("straggler",), rank=1)),
     Fault("sleep-all-ranks", "all ranks sleep 50 ms in every step", DDP_STEP, RED,
-          cpu=Cause("where the step's time went", ("step_change",)),
+          cpu=Cause("a longer step", ("step_change",), words=r"^step_seconds: "),
           cuda=Cause("the device runs dry", ("launch_gaps", "step_change"))),
     Fault("small-buckets", "DDP reduces gradients in tiny buckets", DDP_STEP, RED,
           cpu=Cause("small collectives", ("small_collectives",)),

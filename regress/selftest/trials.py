@@ -29,8 +29,8 @@ from regress.session import Gate, GateRequest, open_gate
 INJECT = Path(__file__).with_name("inject")
 THRESHOLDS = Path(__file__).with_name("thresholds.yaml")
 FAULT_VARIABLE = "REGRESS_SELFTEST_FAULT"
-BASELINE_RUNS = 2
-BASELINE_LAUNCHES = 3
+BASELINE_RUNS = 3
+"""The fewest that tell the spread of what only the one traced launch of a run gives."""
 LOADS_PER_CORE = 4
 _UNTIL_ORPHANED = "p = os.getppid()\nwhile os.getppid() == p: "
 _LOADS = {"cpu": "import os\n" + _UNTIL_ORPHANED + "pass",
@@ -97,13 +97,11 @@ class Bench:
         """The runs that faults are compared with."""
         return self.folder / "baseline"
 
-    def gate(self, fault: Fault, history: Path, *, launches: int | None = None) -> Gate:
-        """The gate for a fault; with a traced launch where a cause is only in a trace."""
-        cause = fault.cause(self.device)
-        traced = fault.needs_baseline and (launches is not None or (cause is not None and bool(cause.rules)))
+    def gate(self, fault: Fault, history: Path, *, traced: bool) -> Gate:
+        """The gate for a fault. traced: with a traced launch, for causes that are only in a trace."""
         gate = open_gate(GateRequest(
             root=self.folder, config=THRESHOLDS, history=str(history), device=self.device,
-            launches=launches or fault.launches, trace="auto" if traced else "none"))
+            launches=fault.launches, trace="auto" if traced else "none"))
         if fault.case_deadline is not None:
             options = replace(gate.config.gate, case_deadline=fault.case_deadline)
             gate.config = replace(gate.config, gate=options)
@@ -165,7 +163,7 @@ def measure_baseline(bench: Bench) -> None:
     """What the code does without any fault: a few runs, so that the spread between runs is known."""
     for number in range(BASELINE_RUNS):
         bench.observer.message(f"baseline {number + 1}/{BASELINE_RUNS}")
-        bench.run(FAULTS[0], bench.gate(FAULTS[0], bench.history, launches=BASELINE_LAUNCHES))
+        bench.run(FAULTS[0], bench.gate(FAULTS[0], bench.history, traced=True))
 
 
 def _try(bench: Bench, fault: Fault, cause: Cause) -> Trial:
@@ -175,7 +173,7 @@ def _try(bench: Bench, fault: Fault, cause: Cause) -> Trial:
         if fault.needs_baseline:
             # A copy each: what one fault leaves behind must not become the baseline of the next.
             shutil.copytree(bench.history, history)
-        run = bench.run(fault, bench.gate(fault, history))
+        run = bench.run(fault, bench.gate(fault, history, traced=bool(cause.rules)))
     seen = look(fault, cause, run)
     return Trial(fault, cause.text, seen, _seconds(run), "" if seen.caught else why_not(run))
 

@@ -42,7 +42,7 @@ def test_a_gate_that_works_passes_its_selftest(tmp_path: Path) -> None:
         ("none", Verdict.PASS, True), ("none", Verdict.PASS, True), ("slow", Verdict.REGRESSION, True),
         ("wrong", Verdict.INVALID, True)]
     assert exit_status(trials) == 0
-    assert launcher.asked[:6] == ["none"] * 6, "two baseline runs of three launches come first"
+    assert launcher.asked[:9] == ["none"] * 9, "three runs of two launches and a traced one come first"
 
 
 def test_a_fault_that_is_not_seen_is_missed(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_fault_does_not_become_the_baseline_of_the_next(tmp_path: Path) -> N
     slow = replace(SLOW, times=3)
     trials = tried(tmp_path, PlayedLauncher(slower={"slow": 3.0}), slow)
     assert [trial.seen.verdict if trial.seen else None for trial in trials] == [Verdict.REGRESSION] * 3
-    assert len(list((tmp_path / "baseline" / "runs").iterdir())) == 2
+    assert len(list((tmp_path / "baseline" / "runs").iterdir())) == 3
 
 
 def test_faults_that_need_no_baseline_measure_none(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_cause_is_found_among_consequences_and_only_on_its_rank() -> None:
 
 def test_words_are_looked_for_in_reasons_warnings_and_health() -> None:
     fault = Fault("f", "f", "", NOT_RED)
-    finding = Finding("c", "correctness", Unit.COUNT, "correctness", Verdict.PASS, "value", "launch 0: rank 1 is gone")
+    finding = Finding("c", "correctness", Unit.COUNT, "correctness", Verdict.INVALID, "value", "rank 1 is gone")
     for holder in (replace(run(1), findings=(finding,)), replace(run(1), warnings=("rank 1 is gone",))):
         assert look(fault, Cause("", words="rank 1 is gone"), holder).caught
     busy = replace(run(1), health={"cpu.busy_before_ratio": 1.0, "cpu.runnable_before_per_core": 4.0})
