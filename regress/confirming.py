@@ -64,7 +64,7 @@ class Confirmation:
                 continue
             self.measure(plan)
             if plan.traced:
-                work.trace(self.campaign, plan.cases, plan.session)
+                work.trace(self.campaign, plan.cases, plan.session, self.baseline, self.health)
 
     def measure(self, plan: Plan) -> None:
         """The plan's launches; one for each world size in it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regress.circumstances import Beside
 from regress.confirming import Confirmation
 from regress.errors import EXIT_INTERRUPTED, EXIT_UNTRUSTED, HistoryWriteError, RegressError
 from regress.history.store import History
@@ -79,7 +80,7 @@ class GateWork:
         try:
             for _ in campaign.run(campaign.screening(self.cases, launches, self.seed)):
                 pass
-            self.trace(campaign, self.cases, 0)
+            self.trace(campaign, self.cases, 0, baseline, health)
             if shared:
                 gate.share_gpu(self.sharing(campaign))
                 baseline = self.baseline()
@@ -155,14 +156,20 @@ class GateWork:
             if launch.error is not None and all(outcome.error is None for outcome in launch.outcomes):
                 self.warn(f"launch {launch.index}, whose results are complete and were used: {launch.error}")
 
-    def trace(self, campaign: Campaign, cases: Sequence[Case], session: int) -> None:
-        """One traced launch, off the clock of the gated figures."""
+    def trace(self, campaign: Campaign, cases: Sequence[Case], session: int, baseline: Baseline,
+              health: HealthMonitor) -> None:
+        """One traced launch, off the clock of the gated figures, explained beside the newest run of the baseline."""
         for text in self.gate.tracer.warnings:
             self.warn(text)
         location = self.gate.request.history
-        keep = None if "://" in location else Path(location) / "traces" / self.run_id
-        traced = trace_cases(self.gate.tracer, campaign, cases, session=session, keep=keep)
-        self.diagnoses += traced.diagnoses
+        traces = None if "://" in location else Path(location) / "traces"
+        newest = baseline.runs[-1] if baseline.runs else None
+        beside = Beside(health.snapshot(), self.gate.environment, newest,
+                        traces / newest.run_id if traces is not None and newest is not None else None)
+        traced = trace_cases(self.gate.tracer, campaign, cases, session=session,
+                             keep=traces / self.run_id if traces is not None else None, beside=beside)
+        redone = {case.id for case in cases}
+        self.diagnoses = tuple(found for found in self.diagnoses if found.case not in redone) + traced.diagnoses
         self.artifacts.update(traced.artifacts)
         for text in traced.warnings:
             self.warn(text)

@@ -11,11 +11,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regress.publish.html import Limits, build_report
-from regress.publish.html.data_block import pack, pack_points, value_step
+from regress.publish.html.data_block import FINEST, pack, pack_points, value_step
 from regress.record import Run, Verdict
 from regress.trend import ChangePoint, Point
 from tests.html.histories import STEP, allreduce, busbw, run, seconds, trace_view
@@ -81,6 +81,7 @@ def test_the_same_history_gives_the_same_bytes() -> None:
 
 
 @settings(deadline=None)
+@example([[5e-324]], None)
 @given(st.lists(st.lists(st.floats(0, 1e15) | st.just(0.0), min_size=1, max_size=4), min_size=1, max_size=20),
        st.sampled_from([None, *Verdict]))
 def test_any_values_survive_to_their_resolution(rows: list[list[float]], verdict: Verdict | None) -> None:
@@ -94,7 +95,7 @@ def test_any_values_survive_to_their_resolution(rows: list[list[float]], verdict
             assert abs((number + next(launches)) * step - value) <= 0.51 * step + 1e-9 * largest
     assert list(accumulate(packed["run"])) == [i * 2 for i in range(len(rows))]
     smallest = min((v for row in rows for v in row if v), default=1.0)
-    assert step <= (1 + 1e-9) * max(1e-4 * smallest, 1e-12 * largest)
+    assert step <= (1 + 1e-9) * max(1e-4 * smallest, 1e-12 * largest, FINEST)
 
 
 def test_hostile_strings_cannot_leave_the_script_element() -> None:

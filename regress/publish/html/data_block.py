@@ -27,6 +27,8 @@ VERDICTS = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCON
 UNJUDGED = "-"
 RESOLUTION = 1e-4
 """Values are stored as whole multiples of a step of at most this share of the smallest one: finer than any noise."""
+FINEST = 1e-30
+"""No second, byte or ratio that was measured is as small; below it floats run out of digits of their own."""
 CHANGE_STEP = 1e-3
 TRACE_DIGITS = 9
 """Trace times are rounded to the nanosecond, the clock of every tracer."""
@@ -145,7 +147,7 @@ def value_step(points: Sequence[Point]) -> float:
     """The power of ten, or 2 or 5 times one, that values are stored in multiples of."""
     smallest = min((abs(value) for point in points for value in (point.value, *point.launches) if value), default=1.0)
     largest = max((abs(value) for point in points for value in (point.value, *point.launches)), default=1.0)
-    fine = max(smallest * RESOLUTION, largest * 1e-12)
+    fine = max(smallest * RESOLUTION, largest * 1e-12, FINEST)
     power = 10.0 ** math.floor(math.log10(fine))
     return max(power * factor for factor in (1, 2, 5) if factor == 1 or power * factor <= fine)
 
