@@ -95,7 +95,8 @@ def read_yaml(path: Path) -> Located:
     try:
         return Located(yaml.load(text, Loader=yaml.SafeLoader), lines, source)
     except (ValueError, yaml.YAMLError) as error:  # what looks like a date, a number or a merge and is none
-        raise ConfigError(f"a value that cannot be read: {getattr(error, 'problem', None) or error}", where=source, accepted="plain YAML",
+        problem = getattr(error, "problem", None) or error
+        raise ConfigError(f"a value that cannot be read: {problem}", where=source, accepted="plain YAML",
                           next_step="put it in quotes if it is meant as text") from error
 
 

@@ -16,7 +16,8 @@ from tests.fuzz.hostile import bounded, damaged
 GOOD = packaged_thresholds().read_bytes()
 PIECES = ("schema: 1\n", "gate: ", "cases:\n", "- ", "  ", "\n", "? ", ": ", "[", "]", "{", "}", "*a", "&a ",
           "!!python/", "!!int ", "<<: ", "'", '"', "|\n", ">-\n", "#", "%YAML 1.1\n", "---\n", "...\n",
-          "2024-99-99", "0b_", "0x_", "1:99:99", ".inf", ".nan", "~", "=", "1e400", "allreduce", "sizes", "workload: ", "\t", "\0", "\ufeff",
+          "2024-99-99", "0b_", "0x_", "1:99:99", ".inf", ".nan", "~", "=", "1e400",
+          "allreduce", "sizes", "workload: ", "\t", "\0", "\ufeff",
           "\u2028", "\ud7ff", "9" * 5000)
 CATALOG = open_shelves().catalog()
 
