@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import datetime
 import getpass
+import os
 import sys
 
-from regress.commands import add_history, add_json, history_of, print_json
-from regress.errors import EXIT_UNTRUSTED
+from regress.catalog import open_shelves
+from regress.commands import add_history, add_json, config_of, history_of, print_json
+from regress.errors import EXIT_UNTRUSTED, UsageError
 from regress.history.exchange import export, import_
 from regress.history.store import History
 from regress.record import Run
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     accept.add_argument("run", metavar="RUN", help="a run id, or the beginning of one")
     accept.add_argument("--reason", required=True, help="one sentence that says why")
     accept.add_argument("--case", action="append", metavar="CASE", help="only this case; repeatable (default: all)")
+    accept.add_argument("--config", metavar="PATH", help="thresholds file that may allow it where CI is set")
     prune = actions.add_parser("prune", help="drop raw samples of old runs; statistics stay")
     prune.add_argument("--keep", type=int, default=200, metavar="N", help="runs that keep their samples (default: 200)")
     reindex = actions.add_parser("reindex", help="rebuild the index from the stored runs")
@@ -105,6 +108,7 @@ def _import(history: History, arguments: argparse.Namespace) -> int:
 
 
 def _accept(history: History, arguments: argparse.Namespace) -> int:
+    _refuse_in_ci(arguments)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     accepted = history.accept(arguments.run, arguments.reason, getpass.getuser(), now, arguments.case)
     if arguments.json:
@@ -113,6 +117,13 @@ def _accept(history: History, arguments: argparse.Namespace) -> int:
         which = ", ".join(arguments.case) if arguments.case else "all cases"
         print(f"run {accepted.run_id} is the anchor of {which}: later runs are compared from here on")
     return 0
+
+
+def _refuse_in_ci(arguments: argparse.Namespace) -> None:
+    """As the gate does: what a pull request's job may run must not say what later runs are compared with."""
+    if os.environ.get("CI") and not config_of(arguments, open_shelves()).gate.accept_in_ci:
+        raise UsageError("accepting a new anchor while CI is set", where="regress history accept",
+                         accepted="`gate: {accept_in_ci: true}` in the thresholds file", next_step="accept on a desk")
 
 
 def _prune(history: History, arguments: argparse.Namespace) -> int:

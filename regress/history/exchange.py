@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from regress.errors import HistoryError, RecordError
-from regress.history.runs import Problem, checked
+from regress.history.runs import LARGEST_RUN_BYTES, Problem, checked
 from regress.history.store import History
 from regress.record import run_from_json, to_json
 
@@ -61,8 +61,11 @@ def import_(history: History, source: str) -> Imported:
     history.refresh()
     try:
         with _opened(source, "rb") as stream:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(iter(lambda: stream.readline(LARGEST_RUN_BYTES + 1), b""), 1):
                 where = f"{source}:{number}"
+                if len(line) > LARGEST_RUN_BYTES:
+                    raise HistoryError(f"a line of more than {LARGEST_RUN_BYTES >> 20} MiB", where=where,
+                                       accepted="one run a line", next_step=f"{added} runs were added before")
                 if not line.strip():
                     continue
                 try:
