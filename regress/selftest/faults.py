@@ -104,9 +104,12 @@ def _all(diagnoses: Iterable[Diagnosis]) -> Iterator[Diagnosis]:
 
 
 def why_not(run: Run) -> str:
-    """What the run says itself, for a fault that was not caught: the reason behind its verdict."""
-    reasons = [finding.reason for finding in run.findings if finding.verdict is run.verdict]
-    return next(iter(reasons), "") or next(iter(run.warnings), "")
+    """What the run says itself, for a fault that was not caught: the reason behind its verdict, and what cut it short.
+    """
+    behind = sorted((finding for finding in run.findings if finding.verdict is run.verdict),
+                    key=lambda finding: not finding.relevant)
+    told = [f"{finding.metric}: {finding.reason}" for finding in behind[:1]]
+    return "; ".join([*told, *(text for text in run.warnings if "budget" in text or not told)])
 
 
 FAULTS = (

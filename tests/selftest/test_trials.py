@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from regress.record import Diagnosis, Finding, Verdict
-from regress.selftest.faults import FAULTS, INVALID, NOT_RED, RED, Cause, Fault, look
+from regress.selftest.faults import FAULTS, INVALID, NOT_RED, RED, Cause, Fault, look, why_not
 from regress.selftest.trials import (
     FAULT_VARIABLE,
     INJECT,
@@ -117,6 +117,16 @@ def test_words_are_looked_for_in_reasons_warnings_and_health() -> None:
     busy = replace(run(1), health={"cpu.busy_before_ratio": 1.0, "cpu.runnable_before_per_core": 4.0})
     assert look(fault, Cause("", words="of the CPU was busy"), busy).caught
     assert not look(fault, Cause("", words="of the CPU was busy"), run(1)).caught
+
+
+def test_a_miss_is_explained_by_what_mattered_most_and_by_what_cut_it_short() -> None:
+    small = Finding("c", "busbw", Unit.COUNT, "shift", Verdict.INCONCLUSIVE, "p25", "wide")
+    big = Finding("c", "step_seconds", Unit.SECONDS, "shift", Verdict.INCONCLUSIVE, "p25", "because of the machine",
+                  relevant=True)
+    found = replace(run(1), verdict=Verdict.INCONCLUSIVE, findings=(small, big),
+                    warnings=("no git", "the time budget ended before c could be decided"))
+    assert why_not(found) == "step_seconds: because of the machine; the time budget ended before c could be decided"
+    assert why_not(replace(found, findings=(), warnings=("no git",))) == "no git"
 
 
 def test_ranks_get_the_fault_and_the_folder_that_injects_it_before_the_users_own() -> None:
