@@ -154,10 +154,10 @@ def test_limits_of_the_container_in_both_cgroup_versions(tmp_path: Path) -> None
     assert [host.memory_limit_bytes(root) for root in (two, free, one, tmp_path)] == [1048576, None, None, None]
 
 
-def test_processor_image_and_counters(tmp_path: Path) -> None:
+def test_processor_image_and_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = _root(tmp_path, {
         "proc/cpuinfo": "processor\t: 0\nmodel name\t: Fast CPU\n", "run/.containerenv": 'image="a"\nimageid="b1"\n',
-        "proc/stat": "cpu  10 1 5 80 4 0 0 7 3 0\ncpu0 1\n",
+        "proc/stat": "cpu  10 1 5 80 4 0 0 7 3 0\ncpu0 1\nprocs_running 6\nprocs_blocked 0\n",
         "sys/fs/cgroup/cpu.stat": "usage_usec 5\nnr_periods 9\nnr_throttled 2\n"})
     assert host.cpu_model(root) == "Fast CPU"
     assert host.image({}, root) == "b1"
@@ -165,3 +165,6 @@ def test_processor_image_and_counters(tmp_path: Path) -> None:
     assert host.image({}, tmp_path / "absent") is None
     assert host.cpu_counters(root) == host.CpuCounters(107, 84, 7, 9, 2)
     assert host.cpu_counters(tmp_path / "absent") is None
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert host.runnable_per_core(root) == 1.5
+    assert host.runnable_per_core(tmp_path / "absent") is None
