@@ -151,7 +151,9 @@ def try_faults(bench: Bench, faults: Sequence[Fault] = FAULTS) -> Iterator[Trial
     for fault in faults:
         cause, obstacle = fault.cause(bench.device), fault.obstacle(bench.device, gpus)
         if cause is None or obstacle is not None:
-            yield Trial(fault, cause.text if cause is not None else "", None, 0.0, f"not on this machine: {obstacle}")
+            elsewhere = cause or fault.cuda or fault.cpu
+            yield Trial(fault, elsewhere.text if elsewhere is not None else "", None, 0.0,
+                        f"not on this machine: {obstacle}")
             continue
         if fault.needs_baseline and not bench.history.exists():
             measure_baseline(bench)
