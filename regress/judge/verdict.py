@@ -106,9 +106,11 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
         if _may_decide(final):
             _suspect(suspects, cases[finding.case], final, directions[finding.case, finding.metric], launches)
         settled.append(_worded(_unconfirmed(final, confirmed), seconds))
+    # A case that has shown again, at a look that spends its share of the error, is decided: measuring on is waste.
+    decided = {f.case for f in settled if f.gated and f.verdict is Verdict.REGRESSION}
     findings = sorted([*findings, *settled], key=lambda f: (SEVEREST_FIRST.index(f.verdict), not f.gated))
     return _folded(findings, policies, baseline, planned,
-                   suspects=tuple(suspects.values()), warnings=warnings)
+                   suspects=tuple(s for name, s in suspects.items() if name not in decided), warnings=warnings)
 
 
 def compare(now: Run, before: Run, policies: Policies, *, alpha: float = ALPHA) -> Judgement:

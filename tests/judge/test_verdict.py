@@ -43,6 +43,7 @@ def test_a_confirmed_suspicion_is_a_regression_that_says_how_much_and_how_sure()
     measured = launches(slow) + launches([*slow, *slow[:2]], session=1)
     found = judge(measured, window(), policies(), planned=[CASE])
     assert (found.verdict, found.exit_status) == (Verdict.REGRESSION, 1)
+    assert found.suspects == ()
     worst = found.findings[0]
     assert worst.change == pytest.approx(0.5, abs=0.02)
     assert worst.significant
