@@ -1,4 +1,8 @@
-"""Faults planted in real training steps of two gloo ranks, named by the gate's own traced launch (torch.profiler)."""
+"""Faults planted in real training steps of two gloo ranks, named by the gate's own traced launch (torch.profiler).
+
+Marked slow: who waits for whom in real ranks is decided by what else the host does, so they need one that is idle. The
+same rules are held to recorded traces in `test_rules.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from regress.measure.ranks import RankPlan
 from regress.measuring import Campaign
 from regress.record import Case, Diagnosis, TimingMode
 from regress.tracing import Tracer, trace_cases
+
+pytestmark = pytest.mark.slow
 
 PLANTED = {"small_buckets": "small_collectives", "extra_barrier": "barriers", "late_rank": "straggler",
            "accum_sync": "accumulation"}
