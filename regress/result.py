@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -122,12 +123,6 @@ def _metric_rows(findings: tuple[Finding, ...]) -> tuple[MetricRow, ...]:
     return tuple(sorted(rows.values(), key=lambda row: (severity_rank(row.verdict), first_seen.index(row.metric))))
 
 
-def _median(values: list[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def _measured_rows(run: Run, case: Case, judged: set[str]) -> tuple[MeasuredRow, ...]:
     found: dict[str, list[Measurement]] = {}
     for launch in run.launches:
@@ -136,7 +131,7 @@ def _measured_rows(run: Run, case: Case, judged: set[str]) -> tuple[MeasuredRow,
                 for measurement in outcome.measurements:
                     if measurement.metric not in judged:
                         found.setdefault(measurement.metric, []).append(measurement)
-    return tuple(MeasuredRow(name, series[0].unit.value, _median([m.value for m in series]), len(series))
+    return tuple(MeasuredRow(name, series[0].unit.value, median([m.value for m in series]), len(series))
                  for name, series in found.items())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Generic, TypeVar
 
 from regress.delivery import Payload
@@ -91,11 +92,9 @@ class Result:
     def _figure(self, case: Case, measured: list[Measurement]) -> Figure:
         first = measured[0]
         ordered = sorted(m.value for m in measured)
-        middle = len(ordered) // 2
-        value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
         findings = [f for f in self.run.findings if f.case == case.id and f.metric == first.metric]
         findings.sort(key=lambda f: SEVEREST_FIRST.index(f.verdict))
-        return Figure(first.metric, first.unit, first.better, value, ordered[0], ordered[-1], len(ordered),
+        return Figure(first.metric, first.unit, first.better, median(ordered), ordered[0], ordered[-1], len(ordered),
                       tuple(findings))
 
 
