@@ -1,7 +1,8 @@
 """Which earlier runs this one is compared with, and why not the others.
 
 The window holds one run for each of the latest commits of the main branch in a matching environment. A run that is
-partial, invalid, of another branch or of this commit is not in it; a case that regressed in a run is not in it either.
+partial, invalid, of another branch or of this commit is not in it; neither is a case that regressed in a run, or that
+was left undecided in a run where others regressed.
 Nothing moves a baseline but time and an acceptance.
 """
 
@@ -123,8 +124,13 @@ def select(commit: Commit, environment: Environment, started_at: str, earlier: S
 def environment_changes(now: Environment, before: Environment) -> tuple[str, ...]:
     """Reported facts that differ, as "nccl 2.28.9 → 2.29.2": said beside the verdict, never in its way."""
     names = sorted({*now.reported, *before.reported})
-    return tuple(f"{name} {_shown(before.reported.get(name))} → {_shown(now.reported.get(name))}" for name in names
+    return tuple(f"{name} {_worded(name, before)} → {_worded(name, now)}" for name in names
                  if before.reported.get(name) != now.reported.get(name))
+
+
+def _worded(name: str, environment: Environment) -> str:
+    value = environment.reported.get(name)
+    return "unset" if value is None and name.startswith("variable.") else _shown(value)
 
 
 def as_window(run: Run, limit: int = WINDOW_RUNS) -> Baseline:
@@ -161,7 +167,9 @@ def _accepts(run: Run, case_id: str) -> bool:
 def _sound(run: Run, case_id: str) -> bool:
     if _accepts(run, case_id):
         return True
-    return run.verdicts.get(case_id, run.verdict) is not Verdict.REGRESSION
+    verdict = run.verdicts.get(case_id, run.verdict)
+    # In a build that failed, a case left undecided is likely to have changed with the others.
+    return verdict is not Verdict.REGRESSION and (run.verdict, verdict) != (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 
 def _unfit(run: Run) -> str:

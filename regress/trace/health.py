@@ -111,7 +111,7 @@ def _lost_events(lanes: Sequence[Lane]) -> list[str]:
                         "the capture began after them, or lost calls")
         if lost.launches_without_kernel:
             said.append(f"{file}: {lost.launches_without_kernel} launch calls have no kernel in the trace: the capture "
-                        "ended before them, lost kernels, or they were captured into a CUDA graph")
+                        "ended before them, or lost kernels")
         if lost.negative_kernels:
             said.append(f"{file}: {lost.negative_kernels} kernels end before they start and were left out")
         if lost.zero_length_kernels:

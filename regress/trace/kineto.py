@@ -13,6 +13,7 @@ from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.event_stream import Document, EventStream
 from regress.trace.host_ranges import HOST_COMM_RANGE
 from regress.trace.kineto_events import Collected, Collector
+from regress.trace.launches import captured
 from regress.trace.names import launches_kernel, operation
 from regress.trace.timeline import (
     DEFAULTS,
@@ -80,7 +81,7 @@ def _refuse_foreign(path: Path, out: Collected, document: Document) -> None:
 def _kernel_tables(out: Collected) -> tuple[Kernels, CommCalls, LostAndFound]:
     """Kernels with their launch times joined on the correlation id, and the communication kernels among them."""
     start, end, device, stream, name, correlation = (np.array(column, np.int64) for column in out.kernels)
-    launched, keys, called = (np.array(column, np.int64) for column in out.launches)
+    launched, keys, called, thread = (np.array(column, np.int64) for column in out.launches)
     launch = np.full(len(start), NO_TIME, np.int64)
     texts = list(out.names)
     idle = 0
@@ -90,7 +91,8 @@ def _kernel_tables(out: Collected) -> tuple[Kernels, CommCalls, LostAndFound]:
         hit = (keys[order][at] == correlation) & (correlation >= 0)
         launch[hit] = launched[order][at[hit]]
         single = np.array([launches_kernel(text) for text in texts], np.bool_)
-        idle = int(np.count_nonzero(single[called] & ~np.isin(keys, correlation)))
+        idle = int(np.count_nonzero(single[called] & ~np.isin(keys, correlation)
+                                    & ~captured(launched, thread, called, texts)))
     table = np.array([row[:2] + row[3:] for row in out.comm], np.int64).reshape(-1, 4)
     rows = table[:, 0].copy()
     is_comm = np.zeros(len(start), np.bool_)

@@ -69,7 +69,8 @@ class Collected:
     """Columns as they grow, eight bytes a value.
 
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
-    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches: start, correlation, name.
+    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches, and where
+    captures of CUDA graphs begin and end: start, correlation, name, thread.
     ranges: by text, steps under "". foreign: the accelerator the trace is of, where it is none of NVIDIA's.
     """
 
@@ -78,7 +79,7 @@ class Collected:
     comm: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     copies: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(6)))
     calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
-    launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
+    launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
     overhead: list[tuple[int, int]] = field(default_factory=list)
@@ -146,9 +147,10 @@ class Collector:
         start = to_ns(event.ts)
         if isinstance(event.pid, int):
             self.out.pids[event.pid] = self.out.pids.get(event.pid, 0) + 1
-        if kind is CallKind.LAUNCH:
+        if kind in (CallKind.LAUNCH, CallKind.CAPTURE_BEGIN, CallKind.CAPTURE_END):
             correlation = _DECODE_ARGS.decode(event.args).correlation
-            row: tuple[int, ...] = (start, -1 if correlation is None else correlation, self.out.name(name))
+            row: tuple[int, ...] = (start, -1 if correlation is None else correlation, self.out.name(name),
+                                    _number(event.tid))
             columns: Sequence[array[int]] = self.out.launches
         else:
             row, columns = (start, start + to_ns(event.dur), self.out.name(name)), self.out.calls

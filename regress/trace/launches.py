@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from regress.trace.codes import Codes, Growing
 from regress.trace.export_db import ExportDb
-from regress.trace.names import launches_kernel
+from regress.trace.names import CallKind, call_kind, launches_kernel
 from regress.trace.timeline import NO_TIME, Kernels, LostAndFound
 
 Int64 = NDArray[np.int64]
@@ -35,7 +35,7 @@ class Launches:
 
 
 def read_launches(db: ExportDb, name_ids: Sequence[int], processes: Codes) -> Launches:
-    """The launch calls of every process; none where the runtime was not traced."""
+    """The calls of these names, launches and captures, of every process; none where the runtime was not traced."""
     start, correlation, name = Growing(np.int64), Growing(np.uint32), Growing(np.int32)
     thread, process, threads = Growing(np.int32), Growing(np.int32), Codes()
     if name_ids:
@@ -75,11 +75,30 @@ def join_launches(kernels: Kernels, correlation: UInt32, launches: Launches, nam
     seen = row >= 0
     launch[seen] = launches.start[row[seen]]
     single = np.array([launches_kernel(text) for text in texts], np.bool_)
-    idle = int(np.count_nonzero(single[name_rows[~used]])) if len(name_rows) else 0
+    in_graph = captured(launches.start, launches.thread, name_rows, texts)
+    idle = int(np.count_nonzero(single[name_rows] & ~used & ~in_graph))
     lost = LostAndFound(kernels_without_launch=int(np.count_nonzero(~seen)), launches_without_kernel=idle,
                         zero_length_kernels=int(np.count_nonzero(kernels.end == kernels.start)),
                         negative_kernels=int(np.count_nonzero(kernels.end < kernels.start)))
     return replace(kernels, launch=launch), row, lost
+
+
+def captured(start: Int64, thread: NDArray[np.integer], name_rows: NDArray[np.integer], texts: Sequence[str],
+             ) -> NDArray[np.bool_]:
+    """For each call whether its thread was capturing a CUDA graph, so that it launched nothing by itself.
+
+    name_rows: index into `texts`, the names of calls, for each of them.
+    """
+    kinds = {int(row): call_kind(texts[row]) for row in np.unique(name_rows)}
+    begin, end = (np.isin(name_rows, [row for row, kind in kinds.items() if kind is wanted])
+                  for wanted in (CallKind.CAPTURE_BEGIN, CallKind.CAPTURE_END))
+    found = np.zeros(len(start), np.bool_)
+    for one in np.unique(thread[begin]):
+        mine = np.flatnonzero(thread == one)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        # A driver call inside the runtime call may be there too: begun means begun at least once.
+        found[mine] = np.cumsum(begin[mine].astype(np.int64) - end[mine]) > 0
+    return found
 
 
 def _contained(sorted_keys: UInt32, wanted: UInt32) -> NDArray[np.bool_]:

@@ -26,6 +26,8 @@ _ALLOC = re.compile(r"(cudaMalloc(Async|Managed|Pitch|3D|Array|FromPoolAsync)?"
 _RELEASE = re.compile(r"(cudaMallocHost|cudaHostAlloc|cudaFree\w*|cuMemFree\w*|cuMemAllocHost|cuMemHostAlloc"
                       r"|cuMemRelease)$")
 _LAUNCH = re.compile(r"(cu|cuda|hip)(Launch\w*|GraphLaunch)$")
+_CAPTURE_BEGIN = re.compile(r"(cuda|cu)StreamBeginCapture(ToGraph)?$")
+_CAPTURE_END = re.compile(r"(cuda|cu)StreamEndCapture$")
 _KERNEL_LAUNCH = re.compile(r"(cu|cuda)Launch(Cooperative)?Kernel(Ex|ExC)?$")
 
 
@@ -33,13 +35,16 @@ class CallKind(enum.Enum):
     """What a runtime call means to a metric.
 
     SYNC blocks the host until the device is done. ALLOC takes device memory. RELEASE frees device memory or takes
-    or frees host memory. LAUNCH enqueues a kernel or a graph. Others are not kept.
+    or frees host memory. LAUNCH enqueues a kernel or a graph. Between CAPTURE_BEGIN and CAPTURE_END the launches of a
+    thread become nodes of a CUDA graph and run nothing. Others are not kept.
     """
 
     SYNC = "sync"
     ALLOC = "alloc"
     RELEASE = "release"
     LAUNCH = "launch"
+    CAPTURE_BEGIN = "capture begin"
+    CAPTURE_END = "capture end"
 
 
 def plain_call(name: str) -> str:
@@ -51,7 +56,8 @@ def call_kind(name: str) -> CallKind | None:
     """The kind of a runtime or driver call, None for those no metric needs (cudaEventQuery does not block)."""
     plain = plain_call(name)
     for kind, pattern in ((CallKind.SYNC, _SYNC), (CallKind.ALLOC, _ALLOC), (CallKind.RELEASE, _RELEASE),
-                          (CallKind.LAUNCH, _LAUNCH)):
+                          (CallKind.LAUNCH, _LAUNCH), (CallKind.CAPTURE_BEGIN, _CAPTURE_BEGIN),
+                          (CallKind.CAPTURE_END, _CAPTURE_END)):
         if pattern.fullmatch(plain):
             return kind
     return None

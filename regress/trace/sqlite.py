@@ -80,7 +80,8 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         names = Names(ids, texts, np.array([is_comm_kernel(t, options.custom_comm) for t in texts], np.bool_))
         processes = Codes()
         kernels, correlation, grid = _read_kernels(db, names, processes)
-        launches = read_launches(db, names.call_ids(CallKind.LAUNCH), processes)
+        launches = read_launches(db, names.call_ids(CallKind.LAUNCH, CallKind.CAPTURE_BEGIN, CallKind.CAPTURE_END),
+                                 processes)
         kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
         launched = _launched(launches, launch_row, kernels)
         # The biggest tables are not needed any more: what is read next must not come on top of them.

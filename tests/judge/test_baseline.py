@@ -38,6 +38,14 @@ def test_a_regressed_case_is_no_baseline_for_itself_and_is_for_others() -> None:
     assert ids(run([1.0], 0), sound) == ["run0", "run1"]
 
 
+def test_a_case_left_undecided_where_others_regressed_is_no_baseline() -> None:
+    other = case("allgather")
+    undecided = {CASE.id: Verdict.INCONCLUSIVE, other.id: Verdict.REGRESSION}
+    failed = run([1.0], 1, verdict=Verdict.REGRESSION, verdicts=undecided)
+    noisy = run([1.0], 2, verdict=Verdict.INCONCLUSIVE, verdicts={CASE.id: Verdict.INCONCLUSIVE})
+    assert ids(run([1.0], 0), failed, noisy) == ["run0", "run2"]
+
+
 def test_reruns_of_one_commit_count_once_the_latest_of_them() -> None:
     assert ids(run([1.0], 0, sha="a"), run([1.0], 1, sha="b"), run([1.0], 2, sha="a")) == ["run1", "run2"]
 
@@ -107,8 +115,10 @@ def test_inconclusive_in_a_row_counts_back_from_the_latest() -> None:
 
 def test_reported_facts_that_differ_are_worded() -> None:
     now = Environment({}, {"nccl": "2.29.2", "torch": "2.13"})
-    before = Environment({}, {"nccl": "2.28.9", "torch": "2.13", "driver": "580"})
-    assert environment_changes(now, before) == ("driver 580 → unknown", "nccl 2.28.9 → 2.29.2")
+    before = Environment({}, {"nccl": "2.28.9", "torch": "2.13", "driver": "580",
+                              "variable.NCCL_PROTO": "LL"})
+    assert environment_changes(now, before) == ("driver 580 → unknown", "nccl 2.28.9 → 2.29.2",
+                                                "variable.NCCL_PROTO LL → unset")
 
 
 def test_a_window_of_one_stored_run_takes_it_as_it_is() -> None:

@@ -109,7 +109,7 @@ def work_with(tmp_path: Path, asked: str | None, before: dict[str, str],
      "the environment changed (nccl_version 2.28.9 → 2.29.2), so suspicions were confirmed against the window"),
     ("main", {"nccl_version": "2.28.9"}, {"nccl_version": "2.29.2"}, True, "and the base runs in the new one too"),
     (None, {"host": "a"}, {"host": "b"}, True, None),
-    (None, {"variable.NCCL_ALGO": "Ring"}, {}, False, "variable.NCCL_ALGO Ring → unknown"),
+    (None, {"variable.NCCL_ALGO": "Ring"}, {}, False, "variable.NCCL_ALGO Ring → unset"),
 ])
 def test_a_new_nccl_is_not_hidden_by_a_base_that_runs_it_too(
         tmp_path: Path, asked: str | None, before: dict[str, str], now: dict[str, str], kept: bool,

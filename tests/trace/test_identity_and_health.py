@@ -99,6 +99,16 @@ def test_lost_launches_and_kernels_are_counted(tmp_path: Path) -> None:
     assert _warned(path, "1 launch calls have no kernel")
 
 
+def test_launches_captured_into_a_graph_are_not_lost(tmp_path: Path) -> None:
+    made = two_ranks()
+    made.call(11, 5_000_000, 5_000_100, "cudaStreamBeginCapture_v10000", 9_990)
+    made.call(11, 5_001_000, 5_001_100, "cudaLaunchKernelExC_v11060", 9_991)
+    made.call(11, 5_001_000, 5_001_100, "cudaLaunchKernel_v7000", 9_992, thread=8)
+    made.call(11, 5_002_000, 5_002_100, "cudaStreamEndCapture_v10000", 9_993)
+    made.call(11, 5_003_000, 5_003_100, "cudaLaunchKernel_v7000", 9_994)
+    assert _warned(made.write(tmp_path / "t.sqlite"), "2 launch calls have no kernel")
+
+
 def test_impossible_durations_are_said_and_left_out(tmp_path: Path) -> None:
     made = two_ranks()
     made.kernel(10, 5_000_000, 4_000_000)

@@ -26,6 +26,18 @@ def test_microseconds_become_whole_nanoseconds_without_a_float(text: str, expect
     assert to_ns(msgspec.Raw(text.encode())) == expected
 
 
+def test_launches_captured_into_a_graph_are_not_lost(tmp_path: Path) -> None:
+    def call(name: str, start: float, correlation: int, thread: int = 1) -> dict[str, object]:
+        return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 40, "tid": thread, "ts": start, "dur": 1.0,
+                "args": {"correlation": correlation}}
+
+    path = kineto(tmp_path / "r0.json", [
+        *kineto_rank(0), call("cudaStreamBeginCapture", 400.0, 11), call("cudaLaunchKernelExC", 402.0, 12),
+        call("cudaLaunchKernel", 402.0, 13, thread=2), call("cudaStreamEndCapture", 404.0, 14),
+        call("cudaLaunchKernel", 406.0, 15)])
+    assert read_kineto(path).lost.launches_without_kernel == 2
+
+
 def test_metadata_of_collectives(tmp_path: Path) -> None:
     files = [kineto(tmp_path / f"r{r}.json", kineto_rank(r, late_us=r * 20.5), host_name="node",
                     baseTimeNanoseconds=1_790_857_026_000_000_000,
