@@ -7,7 +7,8 @@
 Collecting runs the packaged CPU collectives through the gate's own launcher and keeps, for each launch, each metric's
 value and quantiles, one JSON line a launch. Replaying takes the launches in the order of time: each gate screens with
 the next three, is judged against the gates before it, and where the judge asks for more takes the next ones, as head
-or, with --base, alternating as head and base. So every verdict is that of a build whose code never changed.
+or, with --base, alternating as head and base. So every verdict is that of a build whose code never changed. How much
+of the CPU other processes took is kept beside each launch, and weighs as it does in a gate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from regress.catalog import open_shelves
 from regress.config import load_config
 from regress.judge.baseline import Baseline
 from regress.judge.confirm import Budget, next_measurement
-from regress.judge.verdict import Judgement, Policies, judge
+from regress.judge.verdict import Downgrade, HealthNote, Judgement, Policies, judge
+from regress.measure.contention import Contention
+from regress.measure.fitness import assess
 from regress.measure.torchrun import TorchrunLauncher
 from regress.outcomes import fold_launch
 from regress.record import (
@@ -44,6 +47,8 @@ from regress.record import (
 
 SCREENING = 3
 CASE_SECONDS = 0.1
+OTHERS = "others"
+"""Key of a launch's evidence: the share of the CPU that others took where they were in the way, else 0."""
 
 
 def main() -> None:
@@ -76,8 +81,11 @@ def collect(path: Path, seconds: float) -> None:
     with TorchrunLauncher(2) as launcher, path.open("ab") as out:
         while time.monotonic() < end:
             spec = LaunchSpec(cases=cases, seed=index, backend="gloo", results_dir="", case_seconds=CASE_SECONDS)
-            result = launcher.launch(spec, index=index, role="head", deadline_seconds=120)
-            out.write(to_json(_pruned(fold_launch(result, metrics, 0))) + b"\n")
+            contention = Contention()
+            with contention.launch():
+                result = launcher.launch(spec, index=index, role="head", deadline_seconds=120)
+            kept = replace(_pruned(fold_launch(result, metrics, 0)), evidence={OTHERS: str(contention.worst)})
+            out.write(to_json(kept) + b"\n")
             out.flush()
             index += 1
 
@@ -105,12 +113,12 @@ def gates(launches: list[Launch], *, with_base: bool, slower: float) -> Iterator
         try:
             taken = [_as(next(stream), ("head", 0, i), slow, slower) for i in range(SCREENING)]
             baseline = Baseline(tuple(earlier[-20:]), tuple(earlier))
-            found, fresh = judge(taken, baseline, policies), 0
+            found, fresh = judge(taken, baseline, policies, health=_notes(taken)), 0
             while earlier and (plan := next_measurement(found, fresh, Budget(None, 5.0), has_base=with_base,
                                                         seed=number)):
                 taken += [_as(next(stream), (role, plan.session, len(taken)), slow, slower) for role in plan.roles]
                 fresh += plan.roles.count("head")
-                found = judge(taken, baseline, policies)
+                found = judge(taken, baseline, policies, health=_notes(taken))
         except StopIteration:
             return
         if slow is None:
@@ -119,6 +127,14 @@ def gates(launches: list[Launch], *, with_base: bool, slower: float) -> Iterator
                                verdict=found.verdict, verdicts=found.verdicts, findings=found.findings))
         if len(earlier) > 1:
             yield found, len(taken)
+
+
+def _notes(launches: list[Launch]) -> list[HealthNote]:
+    """What speaks against the host, as a gate sees it."""
+    worst = [float(launch.evidence.get(OTHERS, "0")) for launch in launches]
+    facts = {"cpu.launches_watched": len(worst), "cpu.launches_contended": sum(map(bool, worst)),
+             "cpu.others_max_ratio": max(worst)}
+    return [HealthNote(Downgrade(level), text) for level, text in assess(facts) if level != "warn"]
 
 
 def _cases(launches: list[Launch]) -> set[Case]:

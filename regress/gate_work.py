@@ -75,6 +75,7 @@ class GateWork:
         health = stack.enter_context(HealthMonitor(
             gate.devices, gpus, processes_expected=gate.ranks.world_size + 1 if shared else 1))
         campaign = self.campaign(stack)
+        campaign.around = health.contention.launch
         baseline = self.baseline()
         launches = gate.request.launches or gate.config.device(gate.ranks.device).launches
         try:

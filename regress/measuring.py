@@ -6,7 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -78,7 +78,7 @@ class Campaign:
     """Makes launches and keeps what they measured. A context manager: no rank outlives it.
 
     metrics: by workload, by the name they have in it. environment: overrides for the ranks. scratch: a folder for
-    files of this gate, there from entering to leaving.
+    files of this gate, there from entering to leaving. around: entered for each launch (to watch the host).
     """
 
     config: Config
@@ -92,6 +92,7 @@ class Campaign:
     _launchers: dict[tuple[int, str | None], Launcher] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     scratch: Path = field(default_factory=Path)
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
     _estimate: Estimate | None = None
 
     def __enter__(self) -> Campaign:
@@ -134,12 +135,14 @@ class Campaign:
             folder = self.scratch / f"launch{index:03d}-{task.role}"
             spec = self.spec(task, folder)
             watch = _Watch(self.observer, self.estimate, tasks[number:], number + 1, len(tasks))
+            launcher = self.launcher(task.cases[0].world_size, base=task.base is not None)
             try:
-                result = self.launcher(task.cases[0].world_size, base=task.base is not None).launch(
-                    spec, index=index, role=task.role, deadline_seconds=self.config.gate.launch_deadline,
-                    case_deadline_seconds=self.config.gate.case_deadline, on_progress=watch,
-                    environment={**self.environment, **(task.base.environment if task.base else {})},
-                    command_prefix=self.config.gate.base_command if task.base is not None else ())
+                with self.around():
+                    result = launcher.launch(
+                        spec, index=index, role=task.role, deadline_seconds=self.config.gate.launch_deadline,
+                        case_deadline_seconds=self.config.gate.case_deadline, on_progress=watch,
+                        environment={**self.environment, **(task.base.environment if task.base else {})},
+                        command_prefix=self.config.gate.base_command if task.base is not None else ())
             except KeyboardInterrupt:
                 self._keep_finished(task, spec, folder, index, watch.began)
                 raise

@@ -143,6 +143,16 @@ def _loaded(cpu: _Facts) -> _Found:
     yield ("inconclusive" if busy >= 0.9 and max(load or 0.0, runnable or 0.0) >= 1.5 else "warn"), text
 
 
+def _contended(cpu: _Facts) -> _Found:
+    watched, contended = cpu.number("launches_watched"), cpu.number("launches_contended")
+    if not watched or not contended:
+        return
+    taken = cpu.number("others_max_ratio") or 0.0
+    yield ("inconclusive" if contended >= watched / 3 else "warn"), (
+        f"other processes took up to {taken:.0%} of the CPU in {contended:g} of {watched:g} launches, and hardly any "
+        "of it was idle")
+
+
 _Rule = Callable[[_Facts], _Found]
 _GPU_RULES: tuple[_Rule, ...] = (_memory_errors, _mode, _throttling, _clocks, _others, _links)
-_CPU_RULES: tuple[_Rule, ...] = (_stolen, _loaded)
+_CPU_RULES: tuple[_Rule, ...] = (_stolen, _loaded, _contended)

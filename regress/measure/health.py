@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
+from regress.measure.contention import Contention
 from regress.measure.devices import Devices, GpuReading
 from regress.measure.host import CpuCounters, allowed_cores, cpu_counters, load_average, runnable_per_core
 from regress.record import Scalar
@@ -71,6 +72,7 @@ class HealthMonitor:
     """Watches the ranks' GPUs and the host from `with` to its end; then `facts` holds what was seen.
 
     gpus: NVML indices. processes_expected: on each GPU, ranks and the multi-process server; None where unknown.
+    contention: what others took of the CPU while launches ran, which are made in `with monitor.contention.launch()`.
     Facts are named "gpu0.sm_clock_max_mhz", "cpu.steal_ratio"; what cannot be read is None.
     """
 
@@ -78,6 +80,7 @@ class HealthMonitor:
     gpus: Sequence[int] = ()
     processes_expected: int | None = None
     facts: dict[str, Scalar] = field(default_factory=dict, init=False)
+    contention: Contention = field(default_factory=Contention, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _folding: threading.Lock = field(default_factory=threading.Lock, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -105,7 +108,7 @@ class HealthMonitor:
 
     def snapshot(self) -> dict[str, Scalar]:
         """The facts up to now, for a judgement while launches are still being made."""
-        facts = {**self.facts, **cpu_facts(self._cpu_before, cpu_counters())}
+        facts = {**self.facts, **cpu_facts(self._cpu_before, cpu_counters(), self.contention)}
         if self.devices is not None:
             for position, gpu in enumerate(self._samples):
                 after = self.devices.read(gpu)
@@ -174,9 +177,16 @@ def host_before(look_seconds: float = _LOOK_SECONDS) -> dict[str, Scalar]:
             "cpu.busy_before_ratio": _busy_ratio(first, cpu_counters())}
 
 
-def cpu_facts(before: CpuCounters | None, after: CpuCounters | None) -> dict[str, Scalar]:
-    """Time that the hypervisor took away, and periods in which the container's CPU limit stopped us, as ratios."""
-    return {"cpu.steal_ratio": _steal_ratio(before, after), "cpu.throttled_ratio": _throttled(before, after)}
+def cpu_facts(before: CpuCounters | None, after: CpuCounters | None,
+              contention: Contention | None = None) -> dict[str, Scalar]:
+    """Time that the hypervisor took away, periods in which the container's CPU limit stopped us, as ratios; and in how
+    many of the launches other processes were in the way, with the largest share of the cores' time they took."""
+    facts: dict[str, Scalar] = {"cpu.steal_ratio": _steal_ratio(before, after),
+                                "cpu.throttled_ratio": _throttled(before, after)}
+    if contention is not None and contention.launches:
+        facts |= {"cpu.launches_watched": contention.launches, "cpu.launches_contended": contention.contended,
+                  "cpu.others_max_ratio": contention.worst}
+    return facts
 
 
 def _busy_ratio(before: CpuCounters | None, after: CpuCounters | None) -> float | None:
