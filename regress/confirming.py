@@ -81,7 +81,8 @@ class Confirmation:
         """Makes the base's checkout, once. Where git cannot, the gate goes on without: launches are worth more."""
         if self.base is None and self.base_sha is not None:
             try:
-                self.base = self.stack.enter_context(base_checkout(self.work.gate.request.root, self.base_sha))
+                self.base = self.stack.enter_context(base_checkout(
+                    self.work.gate.request.root, self.base_sha, self.campaign.entrust))
             except RegressError as error:
                 self.work.warn(f"no base to confirm against: {error.text}")
                 self.base_sha = None

@@ -105,7 +105,7 @@ class GateWork:
         stack.enter_context(campaign)
         launcher = campaign.launcher(gate.ranks.world_size)
         if gate.ranks.shared_gpu and isinstance(launcher, TorchrunLauncher):
-            service = stack.enter_context(own_mps(mark=launcher.mark))
+            service = stack.enter_context(own_mps(mark=launcher.mark, entrust=launcher.entrust))
             campaign.environment = dict(service.environment)
             gate.share_gpu(GpuSharing.MPS if service.running else None)
             if service.reason is not None:

@@ -111,9 +111,16 @@ class Campaign:
             made = self.factory(world_size)
             if isinstance(made, TorchrunLauncher):
                 made.python = python or made.python
+                made.entrust(self.scratch)
                 self._stack.enter_context(made)
             self._launchers[key] = made
         return self._launchers[key]
+
+    def entrust(self, folder: Path) -> None:
+        """Has the agents remove a temporary folder of the caller's, should this process be killed before it does so."""
+        for made in self._launchers.values():
+            if isinstance(made, TorchrunLauncher):
+                made.entrust(folder)
 
     def screening(self, cases: Sequence[Case], launches: int, seed: int) -> list[Task]:
         """Every case in each of that many launches, in an order shuffled by the seed; one launch per world size."""

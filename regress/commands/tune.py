@@ -130,7 +130,7 @@ def _campaign(gate: Gate, stack: ExitStack, observer: Observer) -> Campaign:
     stack.enter_context(campaign)
     launcher = campaign.launcher(gate.ranks.world_size)
     if gate.ranks.shared_gpu and isinstance(launcher, TorchrunLauncher):
-        service = stack.enter_context(own_mps(mark=launcher.mark))
+        service = stack.enter_context(own_mps(mark=launcher.mark, entrust=launcher.entrust))
         campaign.environment = dict(service.environment)
         if service.reason is not None:
             observer.message(service.reason)

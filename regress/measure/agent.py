@@ -5,7 +5,8 @@ that once; each launch is still fresh rank processes, a fresh rendezvous and a f
 `torch.distributed.launcher.api.elastic_launch`, which is what torchrun's command line calls.
 
 Requests come as JSON lines through a named pipe. The launcher holds its other end open, so the end of that file means
-that the launcher is gone, and then nothing of the launch may survive. Answers are files.
+that the launcher is gone, and then nothing of the launch may survive: no process, and none of the temporary folders
+that the launcher had entrusted to the agent. Answers are files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ from regress.measure.processes import end_marked
 
 UNFIT_STATUS = 78
 """Exit status of an agent that has no torch to launch with (EX_CONFIG of sysexits.h)."""
+
+
+_REMOVE = "import shutil, sys; [shutil.rmtree(folder, ignore_errors=True) for folder in sys.argv[1:]]"
+
+
+def entrusted_file(folder: Path) -> Path:
+    """Beside the agent's pipe: folders to remove when the launcher is killed before it can, one a line."""
+    return folder / "entrusted"
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -51,12 +60,20 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def _read_requests(pipe: Path, requests: queue.Queue[Request], gate_mark: str) -> None:
-    """Feeds the queue; ends the whole process tree when the launcher at the other end of the pipe is gone."""
-    with pipe.open("rb") as stream:
+    """Feeds the queue; ends and removes everything when the launcher at the other end of the pipe is gone."""
+    # A plain open would wait for ever for a launcher that was killed before this process came up.
+    descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "rb") as stream:
         for line in stream:
             requests.put(msgspec.json.decode(line, type=Request))
     end_marked(gate_mark, grace_seconds=1.0)
-    os._exit(1)
+    try:
+        # In place of this process, whose main thread could still write into a folder, or end it half way.
+        folders = entrusted_file(pipe.parent).read_text().splitlines()
+        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _REMOVE, *folders])  # noqa: S606  no shell meant
+    except OSError:
+        os._exit(1)
 
 
 def _run(request: Request) -> Answer:

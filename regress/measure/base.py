@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,13 +83,15 @@ def _base_environment(root: Path, checkout: Path, environ: Mapping[str, str]) ->
 
 
 @contextmanager
-def base_checkout(root: Path, sha: str) -> Iterator[BaseCheckout]:
+def base_checkout(root: Path, sha: str, entrust: Callable[[Path], None] = lambda _: None) -> Iterator[BaseCheckout]:
     """A detached worktree of `sha` that is removed again at the end; the user's own checkout is not touched.
 
-    Raises UsageError when git cannot make it.
+    entrust: called with its folder, for whoever removes it should this process be killed before it does; git forgets
+    such a worktree with the next one. Raises UsageError when git cannot make it.
     """
     top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
     parent = Path(tempfile.mkdtemp(prefix="comm-regress-base-"))
+    entrust(parent)
     checkout = parent / "base"
     made = _git(top, "worktree", "add", "--detach", "--quiet", str(checkout), sha)
     try:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,12 +57,13 @@ def foreign_service(environment: Mapping[str, str], program: str | None) -> Path
 
 
 @contextmanager
-def own_mps(*, mark: Mapping[str, str] | None = None,
+def own_mps(*, mark: Mapping[str, str] | None = None, entrust: Callable[[Path], None] = lambda _: None,
             environment: Mapping[str, str] | None = None) -> Iterator[MpsSession]:
     """Runs a service for the block, with pipe and log folders of its own; yields why not where it cannot.
 
     mark: further variables for the daemon, by which the launcher's agent finds and ends it should the gate be killed
-    (`TorchrunLauncher.mark`). environment: os.environ.
+    (`TorchrunLauncher.mark`); entrust: called with the service's folder for the same (`TorchrunLauncher.entrust`).
+    environment: os.environ.
     """
     known = dict(os.environ if environment is None else environment)
     program = find_program(known)
@@ -75,6 +76,7 @@ def own_mps(*, mark: Mapping[str, str] | None = None,
         return
     # Unix socket names are short: a folder directly below the temporary one, not in the gate's scratch.
     folder = Path(tempfile.mkdtemp(prefix="crmps-"))
+    entrust(folder)
     folders = {PIPE_VARIABLE: str(folder / "pipe"), LOG_VARIABLE: str(folder / "log")}
     for path in folders.values():
         Path(path).mkdir()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from regress.errors import EnvironmentUnfitError, MeasurementError
-from regress.measure.agent import UNFIT_STATUS, Request, encode
+from regress.measure.agent import UNFIT_STATUS, Request, encode, entrusted_file
 from regress.measure.failure import exit_words, tail
 from regress.measure.guard import LAUNCH_MARK, boot_command
 
@@ -32,6 +32,10 @@ class RunningAgent:
         """Gives the agent a launch to run; it answers with a file."""
         self.pipe.write(encode(request))
 
+    def entrust(self, folder: Path) -> None:
+        """Has the agent remove that folder, should this process be killed before it does so itself."""
+        _entrust(self.output.parent, [folder])
+
     def stop(self) -> None:
         """Kills it: an idle agent holds nothing, and the ranks of a busy one die with it."""
         self.process.kill()
@@ -48,6 +52,11 @@ class RunningAgent:
                 f"\nlast lines of its output:\n{last}")
 
 
+def _entrust(agent: Path, folders: Iterable[Path]) -> None:
+    with entrusted_file(agent).open("a", encoding="utf-8") as stream:
+        stream.writelines(f"{folder.absolute()}\n" for folder in folders)
+
+
 def absolute_path_list(paths: str, folder: Path) -> str:
     """A PYTHONPATH that means from any folder what it means from this one: ranks run in folders of their own."""
     return os.pathsep.join(str(folder / path) for path in paths.split(os.pathsep)) if paths else ""
@@ -58,16 +67,18 @@ def _absolute_program(program: str) -> str:
 
 
 def start_agent(python: str, folder: Path, *, gate: str, mark: str, prefix: tuple[str, ...] = (),
-                environment: Mapping[str, str] | None = None) -> RunningAgent:
+                environment: Mapping[str, str] | None = None, entrusted: Iterable[Path] = ()) -> RunningAgent:
     """Starts an agent with its files in `folder`; under a wrapping command it serves one launch and ends.
 
-    gate: the mark that everything of this gate begins with; mark: this agent's own. The agent has a session of its
-    own, so that Ctrl-C reaches the gate alone, which then ends the ranks in order.
+    gate: the mark that everything of this gate begins with; mark: this agent's own. entrusted: folders that the agent
+    removes when this process is killed before it does so itself. The agent has a session of its own, so that Ctrl-C
+    reaches the gate alone, which then ends the ranks in order.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pipe_path, output = folder / "requests", folder / "output.log"
     pipe_path.unlink(missing_ok=True)
     os.mkfifo(pipe_path, 0o600)
+    _entrust(folder, entrusted)
     command = boot_command(_absolute_program(python), "regress.measure.agent", str(pipe_path), gate,
                            *(["once"] if prefix else []))
     wrapping = [_absolute_program(prefix[0]), *prefix[1:]] if prefix else []

@@ -66,6 +66,7 @@ class TorchrunLauncher:
     _agent: RunningAgent | None = field(default=None, init=False)
     _launches: int = field(default=0, init=False)
     _own_scratch: Path | None = field(default=None, init=False)
+    _entrusted: list[Path] = field(default_factory=list, init=False)
 
     def __enter__(self) -> TorchrunLauncher:
         self.start()
@@ -84,8 +85,15 @@ class TorchrunLauncher:
     def start(self) -> RunningAgent:
         """Starts the agent unless it runs, so that its import of torch overlaps with what the caller does next."""
         if self._agent is None or not self._agent.running:
-            self._agent = start_agent(self.python, self._root() / "agent", gate=self._gate, mark=f"{self._gate}/agent")
+            self._agent = start_agent(self.python, self._root() / "agent", gate=self._gate, mark=f"{self._gate}/agent",
+                                      entrusted=self._entrusted)
         return self._agent
+
+    def entrust(self, folder: Path) -> None:
+        """Has the agent remove a temporary folder of the caller's, should this process be killed before it does so."""
+        self._entrusted.append(folder)
+        if self._agent is not None:
+            self._agent.entrust(folder)
 
     def close(self) -> None:
         """Ends the agent and whatever is left of any launch."""
@@ -124,6 +132,7 @@ class TorchrunLauncher:
             return self.scratch.absolute()
         if self._own_scratch is None:
             self._own_scratch = Path(tempfile.mkdtemp(prefix="comm-regress-"))
+            self._entrusted.append(self._own_scratch)
         return self._own_scratch
 
     def _attempt(self, order: _Order, folder: Path) -> LaunchResult:
@@ -175,7 +184,7 @@ class TorchrunLauncher:
         if order.prefix:
             overrides = {name: value for name, value in order.environment.items() if value is not None}
             agent = start_agent(self.python, folder / "agent", gate=self._gate, mark=request.mark,
-                                prefix=order.prefix, environment=overrides)
+                                prefix=order.prefix, environment=overrides, entrusted=self._entrusted)
         else:
             agent = self.start()
         agent.hand(request)

@@ -99,6 +99,14 @@ class Place:
         """The stored runs, oldest first."""
         return sorted((self.folder / ".comm-regress" / "runs").glob("*.json"))
 
+    @property
+    def left(self) -> list[str]:
+        """Files and folders that gates left behind: all that is neither theirs to keep nor of the test."""
+        own = {"thresholds.yaml", "host.lock", ".comm-regress"}
+        found = [path.name for path in self.folder.iterdir()
+                 if path.name not in own and not (path.name.startswith("gate") and path.suffix == ".log")]
+        return sorted(found + [path.name for path in (self.folder / ".comm-regress").rglob("*.tmp")])
+
     def processes(self) -> list[int]:
         """Every living process of a gate in this folder."""
         return list(_carrying(f"{MARK}={self.folder}".encode()))

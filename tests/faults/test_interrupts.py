@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gate import ALLGATHER, ALLREDUCE, Place, thresholds
+from tests.faults.gate import ALLGATHER, ALLREDUCE, PATIENCE, Place, thresholds
 
 BOTH = ("allreduce", "allgather")
 SECONDS_TO_END = 10.0
@@ -37,7 +37,7 @@ def test_a_stopped_gate_keeps_what_was_finished(place: Place, number: signal.Sig
     partial, cases = stored(path)
     assert partial and len(cases) == 1, text
     assert str(path) in text, "the user is told what was kept"
-    assert not list(place.folder.glob("comm-regress-*")), "temporary files"
+    assert place.left == []
     status, text = place.run()
     assert status == 0, text
     assert [stored(path)[0] for path in place.runs] == [True, False]
@@ -61,7 +61,22 @@ def test_nothing_outlives_a_gate_that_is_killed(place: Place) -> None:
     running.process.wait()
     assert place.gone(within=SECONDS_TO_END), place.processes()
     assert place.runs == []
+    assert place.left == []
     assert place.run()[0] == 0
+    assert place.left == []
+
+
+def test_a_gate_that_is_killed_before_its_agent_is_up(place: Place) -> None:
+    """The agent comes up to a launcher that is gone: it must not wait for it, and removes what was entrusted to it."""
+    running = place.start(fault="agent_comes_late")
+    while not (place.folder / "agent waits").exists():
+        assert running.process.poll() is None, running.text
+        time.sleep(0.02)
+    running.process.kill()
+    running.process.wait()
+    (place.folder / "agent waits").unlink()
+    assert place.gone(within=PATIENCE), place.processes()
+    assert place.left == []
 
 
 def test_two_gates_on_one_host_and_one_history(place: Place) -> None:

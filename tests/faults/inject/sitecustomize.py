@@ -136,6 +136,19 @@ def slow_start() -> None:
     sys.meta_path.insert(0, After("regress.measuring", change))
 
 
+def agent_comes_late() -> None:
+    """The agent of launches stands still before it opens its pipe, as long as the file is there that it leaves."""
+    waits = Path(os.environ["COMM_REGRESS_TEST_FOLDER"], "agent waits")
+
+    def change(_: ModuleType) -> None:
+        if "regress.measure.agent as ours" in " ".join(sys.orig_argv):
+            waits.touch()
+            while waits.exists():
+                time.sleep(0.02)
+
+    sys.meta_path.insert(0, After("regress.measure.agent", change))
+
+
 def port_taken() -> None:
     """Once: the first rank 0 finds its port taken."""
     marker = Path(os.environ["COMM_REGRESS_TEST_FOLDER"], "port was taken")
