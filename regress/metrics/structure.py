@@ -33,7 +33,7 @@ def _message_bytes(analysis: Analysis) -> Reading | None:
 COLLECTIVES = Metric("collectives_per_step", Unit.COUNT, Better.LOWER,
                      "communication kernels (collectives, on a CPU backend) launched inside a step range, per step",
                      "kernels joined to their launch calls by process and correlation id",
-                     collective=False, from_trace=_per_step)
+                     collective=False, from_trace=_per_step, gated=True)
 MESSAGE_BYTES = Metric("message_bytes_mean", Unit.BYTES, Better.HIGHER,
                        "mean bytes per collective as NCCL counts them per call (a rank's contribution to an allgather)",
                        "payload of NCCL's NVTX ranges, or torch.profiler's collective metadata",

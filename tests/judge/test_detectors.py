@@ -41,6 +41,14 @@ def test_one_or_two_runs_of_one_launch_say_nothing_about_the_spread(window: list
     assert "say nothing about the spread yet" in found.reason
 
 
+def test_a_count_that_is_what_it_always_was_needs_no_spread() -> None:
+    same, other = (shift(series([count], [[9.0], [9.0]], Unit.COUNT), ShiftOptions()) for count in (9.0, 10.0))
+    assert same is not None
+    assert other is not None
+    assert (same.verdict, same.change, same.reason) == (Verdict.PASS, 0.0, "value 9 in every launch, now and before")
+    assert other.verdict is Verdict.INCONCLUSIVE
+
+
 def test_one_run_of_three_launches_shows_only_what_is_enormous() -> None:
     window = [[1.0, 1.1, 0.9]]
     half, hundredfold = (shift(series([v * k for v in (1.0, 1.1, 0.95)], window), ShiftOptions()) for k in (1.5, 100))

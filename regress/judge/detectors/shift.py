@@ -42,6 +42,8 @@ def judge(series: Series, options: ShiftOptions) -> Finding | None:
     scale = scale_of(series.unit, series.better, [*now, *before])
     effect = options.effect or default_effect(series.unit, series.case.device)
     decision = decide(now, runs, base, scale, effect, confirmed=series.confirmed)
+    if decision is None and len({*now, *before}) == 1:
+        return _same(series, statistic, now, before)
     if decision is None:
         return _unknown(series, statistic, _too_little(len(now), len(base), len(runs), len(before)))
     return _finding(series, statistic, decision, scale, _Context(effect, len(runs), len(base), len(before)))
@@ -68,6 +70,14 @@ def _too_little(now: int, base: int, runs: int, before: int) -> str:
         return f"{min(now, base)} pairs of interleaved launches are too few; 3 would do"
     return (f"{runs} earlier run{'s' if runs != 1 else ''} with {before} launches in all say nothing about the spread "
             "yet; 3 runs, or 2 launches a run, would")
+
+
+def _same(series: Series, statistic: str, now: list[float], before: list[float]) -> Finding:
+    """A count that is what it always was needs no spread: measured durations are never equal to the last bit."""
+    return Finding(case=series.case.id, metric=series.metric, unit=series.unit, detector="shift", verdict=Verdict.PASS,
+                   statistic=statistic, now=now[0], baseline=before[0], change=0.0, launches=len(now),
+                   baseline_runs=len(series.window),
+                   reason=f"{statistic} {format_value(now[0], series.unit)} in every launch, now and before")
 
 
 def _unknown(series: Series, statistic: str, reason: str) -> Finding:
