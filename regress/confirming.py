@@ -14,6 +14,7 @@ from regress.judge.verdict import Judgement, judge
 from regress.measure.base import BaseCheckout, base_checkout
 from regress.measure.health import HealthMonitor
 from regress.measuring import Campaign, Task
+from regress.record import Verdict
 
 if TYPE_CHECKING:
     from regress.gate_work import GateWork
@@ -59,6 +60,7 @@ class Confirmation:
                 short = unaffordable(judgement, budget, has_base=has_base)
                 if short is not None:
                     work.warn(short)
+                self.advise(judgement)
                 return judgement
             if has_base and not self.check_out():
                 continue
@@ -76,6 +78,15 @@ class Confirmation:
         for _ in self.campaign.run(tasks):
             pass
         self.fresh += plan.roles.count("head")
+
+    def advise(self, judgement: Judgement) -> None:
+        """Says what would decide, where a window alone did not and there is a base to be had."""
+        gate = self.work.gate
+        open_cases = {finding.case for finding in judgement.findings
+                      if finding.detector == "shift" and finding.verdict is Verdict.INCONCLUSIVE}
+        if open_cases and gate.request.base is None and self.base_sha is None and gate.commit.sha is not None:
+            self.work.warn(f"{len(open_cases)} case{'s' if len(open_cases) > 1 else ''} undecided against the window "
+                           "alone; --comm-regress-base REF measures that commit and this one interleaved")
 
     def check_out(self) -> bool:
         """Makes the base's checkout, once. Where git cannot, the gate goes on without: launches are worth more."""

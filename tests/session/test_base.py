@@ -14,12 +14,14 @@ from regress.errors import UsageError
 from regress.gate_work import GateWork
 from regress.history.store import open_history
 from regress.judge.baseline import Baseline
+from regress.judge.verdict import Judgement
 from regress.measure.base import base_checkout, default_base, resolve_base
 from regress.measure.health import HealthMonitor
 from regress.measure.variables import allowed_variables, without_place
 from regress.measuring import Campaign
-from regress.record import Commit, Environment, Run, Verdict
+from regress.record import Commit, Environment, Finding, Run, Verdict
 from regress.session import Gate, GateRequest, open_gate
+from regress.units import Unit
 
 
 class Silent:
@@ -119,6 +121,20 @@ def test_a_new_nccl_is_not_hidden_by_a_base_that_runs_it_too(
     assert (confirmation.base_sha is not None) is kept
     warnings = confirmation.work.warnings
     assert any(said in text for text in warnings) if said else not warnings
+
+
+@pytest.mark.parametrize(("sha", "base", "advised"), [("abc", None, True), ("abc", "base", False), (None, None, False)])
+def test_what_a_window_leaves_open_a_base_would_decide(tmp_path: Path, sha: str | None, base: str | None,
+                                                       advised: bool) -> None:
+    confirmation = work_with(tmp_path, None, {}, {})
+    confirmation.base_sha = base
+    confirmation.work.gate._commit = Commit(sha)
+    open_one = Finding("allreduce[x]", "allreduce_seconds", Unit.SECONDS, "shift", Verdict.INCONCLUSIVE, "p25",
+                       "noise")
+    confirmation.advise(Judgement(Verdict.INCONCLUSIVE, 0, {"allreduce[x]": Verdict.INCONCLUSIVE}, (open_one,)))
+    assert list(confirmation.work.warnings) == ([
+        "1 case undecided against the window alone; --comm-regress-base REF measures that commit and this one "
+        "interleaved"] if advised else [])
 
 
 def test_search_paths_are_compared_without_the_workspaces_name(tmp_path: Path) -> None:
