@@ -130,7 +130,8 @@ def _host(environment: Mapping[str, str]) -> HostFacts:
     return HostFacts(
         host.cpu_model(), host.allowed_cores(), host.cpu_limit_cores(), host.memory_limit_bytes(),
         _ratio(busy["cpu.busy_before_ratio"]), _ratio(busy["cpu.load_before_per_core"]), _ratio(steal),
-        None if shm is None else shm.total, None if shm is None else shm.free, stale, stale_bytes,
+        _ratio(busy["cpu.runnable_before_per_core"]), None if shm is None else shm.total,
+        None if shm is None else shm.free, stale, stale_bytes,
         _soft_limit(resource.RLIMIT_MEMLOCK), _soft_limit(resource.RLIMIT_NOFILE), container,
         orphans_are_reaped() if container is not None else None)
 

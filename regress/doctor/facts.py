@@ -113,6 +113,7 @@ class HostFacts:
 
     limits: soft limits, None for unlimited. stale_shm: files of NCCL and torch in /dev/shm that no process maps.
     container: which kind, None on a bare host. reaps: whether pid 1 takes leave of orphans, None if untried.
+    load_per_core: mean of the last minute; runnable_per_core: tasks that want to run, now.
     """
 
     cpu_model: str | None = None
@@ -122,6 +123,7 @@ class HostFacts:
     busy_ratio: float | None = None
     load_per_core: float | None = None
     steal_ratio: float | None = None
+    runnable_per_core: float | None = None
     shm_total: int | None = None
     shm_free: int | None = None
     stale_shm: int = 0

@@ -48,7 +48,7 @@ def _cores(facts: Facts) -> Iterator[Finding]:
 def _load(facts: Facts) -> Iterator[Finding]:
     host = facts.host
     found = assess({"cpu.busy_before_ratio": host.busy_ratio, "cpu.load_before_per_core": host.load_per_core,
-                    "cpu.steal_ratio": host.steal_ratio})
+                    "cpu.runnable_before_per_core": host.runnable_per_core, "cpu.steal_ratio": host.steal_ratio})
     for verdict, text in found:
         level, doubtful = _LEVELS[verdict]
         stolen = "hypervisor" in text

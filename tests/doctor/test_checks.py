@@ -55,6 +55,13 @@ def test_a_doubtful_warning_stops_ci_and_does_not_block() -> None:
     assert report.verdict == "a run would be inconclusive: 1 reason"
 
 
+def test_a_job_that_began_seconds_ago_is_seen_before_the_load_average_shows_it() -> None:
+    host = replace(machines.HOST, busy_ratio=0.99, load_per_core=0.2, runnable_per_core=3.5)
+    report = examine(replace(machines.CPU_ONLY, host=host))
+    assert report.ci_status == 10
+    assert any("99% of the CPU was busy, 3.5 tasks wanted each core" in finding.seen for finding in report.findings)
+
+
 @pytest.mark.parametrize(("built", "known", "level"), [
     ("12.8", "13.0", Level.OK), ("13.0", "13.0", Level.OK), ("13.2", "13.0", Level.WARN),
     ("13.0", "12.4", Level.BLOCKS), ("12.10", "12.9", Level.WARN)])
