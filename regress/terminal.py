@@ -6,7 +6,7 @@ from collections import Counter
 
 from regress.record import SEVEREST_FIRST, Verdict
 from regress.result import CaseRow, GateResult, MetricRow
-from regress.units import Unit, format_change, format_value
+from regress.units import Unit, counted, format_change, format_value
 
 VERDICT_WORDS = {
     Verdict.PASS: "PASS",
@@ -120,7 +120,8 @@ def failure_text(case: CaseRow, environment_changes: tuple[str, ...]) -> str:
         unit = Unit(row.unit)
         lines.append(f"  {row.metric} ({row.statistic}): {format_value(row.now, unit)} now, "
                      f"{format_value(row.baseline, unit)} in the baseline, {change_text(row)}: "
-                     f"{VERDICT_WORDS[row.verdict]} by {row.detector}, {row.launches} launches")
+                     f"{VERDICT_WORDS[row.verdict]} by {row.detector}, "
+                     f"{counted(row.launches, 'launch', 'launches')}")
         lines.append(f"    {row.reason}")
         lines += [f"    note: {warning}" for warning in row.warnings]
     lines += [f"  {warning}" for warning in case.warnings]

@@ -136,6 +136,11 @@ def format_value(value: float | None, unit: Unit) -> str:
     return f"{value:.0f}" if value == int(value) else _three_digits(value)
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: "1 launch", "3 launches". many: the plural where it is not `one` and an s."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def format_change(change: float | None) -> str:
     """A relative change with its sign, +12.3 %; factors from 3 up read better as ×4.2."""
     if change is None:

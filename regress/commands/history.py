@@ -16,6 +16,7 @@ from regress.history.store import History
 from regress.record import Run
 from regress.result import gate_result
 from regress.terminal import summary_line, table_lines
+from regress.units import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +93,7 @@ def _show(history: History, arguments: argparse.Namespace) -> int:
 
 def _export(history: History, arguments: argparse.Namespace) -> int:
     count = export(history, arguments.target)
-    print(f"{count} runs exported", file=sys.stderr)
+    print(f"{counted(count, 'run')} exported", file=sys.stderr)
     return 0
 
 
@@ -101,7 +102,7 @@ def _import(history: History, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(imported)
     else:
-        print(f"{imported.added} runs added, {imported.already} were there already")
+        print(f"{counted(imported.added, 'run')} added, {imported.already} were there already")
     for problem in imported.problems:
         print(f"not read: {problem.text}", file=sys.stderr)
     return EXIT_UNTRUSTED if imported.problems else 0
@@ -134,7 +135,7 @@ def _prune(history: History, arguments: argparse.Namespace) -> int:
 
 def _reindex(history: History, arguments: argparse.Namespace) -> int:
     count = history.reindex()
-    print_json({"runs": count}) if arguments.json else print(f"{count} runs indexed")
+    print_json({"runs": count}) if arguments.json else print(f"{counted(count, 'run')} indexed")
     return 0
 
 

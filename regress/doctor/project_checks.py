@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from regress.doctor.facts import Facts, Finding, Level
-from regress.units import format_size
+from regress.units import counted, format_size
 
 _AREA = "project"
 _LITTLE_DISK = 100 << 20
@@ -62,7 +62,7 @@ def _history(facts: Facts) -> Iterator[Finding]:
     if project.history_runs is None:
         yield Finding(_AREA, "history", Level.OK, f"{project.history}: will be made by the first run")
     else:
-        yield Finding(_AREA, "history", Level.OK, f"{project.history}: {project.history_runs} runs")
+        yield Finding(_AREA, "history", Level.OK, f"{project.history}: {counted(project.history_runs, 'run')}")
     if project.history_problems:
         yield Finding(_AREA, "history files", Level.WARN,
                       f"{len(project.history_problems)} not readable: {project.history_problems[0]}",

@@ -14,7 +14,7 @@ from regress.forge.result_file import Judged, worst_rows
 from regress.record import Verdict
 from regress.result import GateResult
 from regress.terminal import VERDICT_WORDS, change_text
-from regress.units import Unit, format_value
+from regress.units import Unit, counted, format_value
 
 MOST_OF_A_KIND = 10
 
@@ -62,6 +62,6 @@ def _of_row(level: str, judged: Judged) -> str:
     case, row = judged.case, judged.row
     unit = Unit(row.unit)
     figures = f"{format_value(row.now, unit)} now, {format_value(row.baseline, unit)} in the baseline, " \
-              f"{change_text(row)}, {row.launches} launches"
+              f"{change_text(row)}, {counted(row.launches, 'launch', 'launches')}"
     return command(level, f"{one_line(case.case)}: {VERDICT_WORDS[row.verdict]}",
                    f"{one_line(row.metric)}: {figures}\n{one_line(row.reason)}\nagain: {one_line(case.rerun)}")

@@ -14,6 +14,7 @@ import numpy as np
 from regress.errors import TraceUnfitError
 from regress.trace.collectives import Matching
 from regress.trace.lane import Lane
+from regress.units import counted
 
 _SLICED_END_SKEW_NS = 500_000
 """Ranks side by side on one GPU end a collective within 80 µs (MPS, measured); time-sliced ones 2 ms apart."""
@@ -107,17 +108,17 @@ def _lost_events(lanes: Sequence[Lane]) -> list[str]:
     for file, lost in {lane.file: lane.lost for lane in lanes}.items():
         kernels = sum(lane.kernels for lane in lanes if lane.file == file)
         if lost.kernels_without_launch:
-            said.append(f"{file}: {lost.kernels_without_launch} of {kernels} kernels have no launch call in the trace: "
-                        "the capture began after them, or lost calls")
+            said.append(f"{file}: {lost.kernels_without_launch} of {counted(kernels, 'kernel')} without a launch call in "
+                        "the trace: the capture began after them, or lost calls")
         if lost.launches_without_kernel:
-            said.append(f"{file}: {lost.launches_without_kernel} launch calls have no kernel in the trace: the capture "
-                        "ended before them, or lost kernels")
+            said.append(f"{file}: {counted(lost.launches_without_kernel, 'launch call')} without a kernel in the trace: "
+                        "the capture ended before them, or lost kernels")
         if lost.negative_kernels:
-            said.append(f"{file}: {lost.negative_kernels} kernels end before they start and were left out")
+            said.append(f"{file}: {counted(lost.negative_kernels, 'kernel')} ending before the start, left out")
         if lost.zero_length_kernels:
-            said.append(f"{file}: {lost.zero_length_kernels} kernels have no duration")
+            said.append(f"{file}: {counted(lost.zero_length_kernels, 'kernel')} without a duration")
         if lost.clipped_ranges:
-            said.append(f"{file}: {lost.clipped_ranges} ranges were open when the capture ended and were left out")
+            said.append(f"{file}: {counted(lost.clipped_ranges, 'range')} still open when the capture ended, left out")
         if lost.graph_launches_hidden:
             said.append(f"{file}: {lost.graph_launches_hidden} CUDA graph launches were traced as a whole, their "
                         "kernels are missing (profile with --cuda-graph-trace=node)")

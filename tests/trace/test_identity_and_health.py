@@ -95,8 +95,8 @@ def test_lost_launches_and_kernels_are_counted(tmp_path: Path) -> None:
     made.call(11, 5_000_000, 5_001_000, "cudaLaunchKernel_v7000", 9_999)
     made.call(11, 5_000_000, 5_001_000, "cudaGraphLaunch_v10000", 9_998)
     path = made.write(tmp_path / "t.sqlite")
-    assert _warned(path, "1 of 17 kernels have no launch call")
-    assert _warned(path, "1 launch calls have no kernel")
+    assert _warned(path, "1 of 17 kernels without a launch call")
+    assert _warned(path, "1 launch call without a kernel")
 
 
 def test_launches_captured_into_a_graph_are_not_lost(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_launches_captured_into_a_graph_are_not_lost(tmp_path: Path) -> None:
     made.call(11, 5_001_000, 5_001_100, "cudaLaunchKernel_v7000", 9_992, thread=8)
     made.call(11, 5_002_000, 5_002_100, "cudaStreamEndCapture_v10000", 9_993)
     made.call(11, 5_003_000, 5_003_100, "cudaLaunchKernel_v7000", 9_994)
-    assert _warned(made.write(tmp_path / "t.sqlite"), "2 launch calls have no kernel")
+    assert _warned(made.write(tmp_path / "t.sqlite"), "2 launch calls without a kernel")
 
 
 def test_impossible_durations_are_said_and_left_out(tmp_path: Path) -> None:
@@ -114,15 +114,15 @@ def test_impossible_durations_are_said_and_left_out(tmp_path: Path) -> None:
     made.kernel(10, 5_000_000, 4_000_000)
     made.kernel(10, 6_000_000, 6_000_000)
     path = made.write(tmp_path / "t.sqlite")
-    assert _warned(path, "1 kernels end before they start")
-    assert _warned(path, "1 kernels have no duration")
+    assert _warned(path, "1 kernel ending before the start")
+    assert _warned(path, "1 kernel without a duration")
     assert read_traces([path]).lanes[0].kernels == 9
 
 
 def test_clipped_ranges_are_said(tmp_path: Path) -> None:
     made = two_ranks()
     made.nvtx(10, 500, None, "step")
-    assert _warned(made.write(tmp_path / "t.sqlite"), "1 ranges were open when the capture ended")
+    assert _warned(made.write(tmp_path / "t.sqlite"), "1 range still open when the capture ended")
 
 
 @pytest.mark.parametrize(("text", "said"), [

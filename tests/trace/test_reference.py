@@ -100,7 +100,7 @@ def test_grouped_send_and_receive_of_two_gpus() -> None:
     assert [lane.in_trace.span_ns / 1e6 for lane in analysis.lanes] == pytest.approx([299.849, 298.662], rel=1e-4)
     assert [lane.in_trace.overlap_ns for lane in analysis.lanes] == [0, 0]
     assert analysis.matching.column("transfer_ns").mean() / 1e3 == pytest.approx(175.06, abs=0.01)
-    assert any("24 of 4010 kernels have no launch call" in text for text in analysis.warnings)
+    assert any("24 of 4010 kernels without a launch call" in text for text in analysis.warnings)
 
 
 def test_eight_ranks_of_torch_profiler() -> None:
