@@ -108,11 +108,11 @@ def _lost_events(lanes: Sequence[Lane]) -> list[str]:
     for file, lost in {lane.file: lane.lost for lane in lanes}.items():
         kernels = sum(lane.kernels for lane in lanes if lane.file == file)
         if lost.kernels_without_launch:
-            said.append(f"{file}: {lost.kernels_without_launch} of {counted(kernels, 'kernel')} without a launch call in "
-                        "the trace: the capture began after them, or lost calls")
+            said.append(f"{file}: {lost.kernels_without_launch} of {counted(kernels, 'kernel')} without a launch call "
+                        "in the trace: the capture began after them, or lost calls")
         if lost.launches_without_kernel:
-            said.append(f"{file}: {counted(lost.launches_without_kernel, 'launch call')} without a kernel in the trace: "
-                        "the capture ended before them, or lost kernels")
+            said.append(f"{file}: {counted(lost.launches_without_kernel, 'launch call')} without a kernel in the "
+                        "trace: the capture ended before them, or lost kernels")
         if lost.negative_kernels:
             said.append(f"{file}: {counted(lost.negative_kernels, 'kernel')} ending before the start, left out")
         if lost.zero_length_kernels:
