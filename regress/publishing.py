@@ -12,6 +12,7 @@ from regress.config import Config
 from regress.publish import Result, Sink
 from regress.publish.spool import Delivery, Spool
 from regress.record import Run
+from regress.units import counted
 
 
 def configured_sinks(config: Config, shelves: Shelves) -> list[tuple[Sink[Any], Any]]:
@@ -35,7 +36,11 @@ def spool_of(history: str | Path) -> Spool:
 
 def describe(deliveries: tuple[Delivery, ...]) -> list[str]:
     """What a reader of the run must know of its deliveries: problems, and payloads that wait."""
-    return [f"{delivery.sink}: {problem}" for delivery in deliveries for problem in delivery.problems]
+    told = [f"{delivery.sink}: {problem}" for delivery in deliveries for problem in delivery.problems]
+    # In a pause nothing is tried, so nothing goes wrong: six hours of builds would look as if they were published.
+    return told + [f"{delivery.sink}: kept for {delivery.destination}: {counted(delivery.kept, 'payload')}; "
+                   "`regress publish sinks` tries at once"
+                   for delivery in deliveries if delivery.kept and not delivery.problems]
 
 
 def publish_run(config: Config, shelves: Shelves, run: Run, history: Path, root: Path) -> list[str]:

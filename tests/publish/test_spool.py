@@ -20,6 +20,7 @@ from regress.options import option
 from regress.publish import Result, Sink
 from regress.publish.remote_write import REMOTE_WRITE, RemoteWriteOptions
 from regress.publish.spool import Configured, Spool, pause, verified
+from regress.publishing import describe
 from tests import servers
 from tests.publish.factory import Fault, faulty_server, http_answer, result
 
@@ -81,9 +82,12 @@ def test_a_failed_push_is_kept_and_sent_first_next_time(tmp_path: Path) -> None:
     [delivery] = spool.publish([sink_to(wire)], second, 1010.0)
     assert (delivery.sent, delivery.kept) == ((), 2)
     assert wire.took == []  # the first one is not due before a minute has passed, and nothing overtakes it
+    assert describe((delivery,)) == [
+        "wire: kept for here: 2 payloads; `regress publish sinks` tries at once"]
     [delivery] = spool.publish([sink_to(wire)], third, 1071.0)
     assert wire.took == [name(first), name(second), name(third)]
     assert (delivery.kept, delivery.problems) == (0, ())
+    assert describe((delivery,)) == []
     assert spool.waiting() == ([], [])
 
 
