@@ -49,4 +49,9 @@ def publish_run(config: Config, shelves: Shelves, run: Run, history: Path, root:
     if not sinks:
         return []
     result = Result(run, repository_name(root))
-    return describe(spool_of(history).publish(sinks, result, time.time()))
+    spool = spool_of(history)
+    try:
+        return describe(spool.publish(sinks, result, time.time()))
+    except OSError as error:  # a payload that was sent and cannot be removed, one that vanished: the run is stored
+        return [f"publishing stopped: {error.filename or spool.folder}: {error.strerror or error}; once that is "
+                f"mended, `regress publish sinks {run.run_id}`"]

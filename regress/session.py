@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regress.catalog import Shelves, open_shelves
 from regress.config import Config, DeviceProfiles, load_config
-from regress.errors import EnvironmentUnfitError, UsageError
+from regress.errors import EnvironmentUnfitError, MeasurementError, UsageError
 from regress.history.store import open_history
 from regress.judge.detectors.shift import ShiftOptions
 from regress.judge.scale import default_effect
@@ -215,12 +215,24 @@ class Gate:
         from regress.gate_work import GateWork
 
         base = self.base()
-        with ExitStack() as stack:
+        with _machine_refusals(), ExitStack() as stack:
             stack.enter_context(hold_lock(host_lock_path(), "the devices of this host",
                                           wait_seconds=self.config.gate.lock_wait, on_wait=observer.message))
             history = stack.enter_context(open_history(self.request.history, repository=self.request.root))
             stack.enter_context(terminated_as_interrupted())
             return GateWork(self, history, observer, tuple(cases), base).run(stack)
+
+
+@contextmanager
+def _machine_refusals() -> Iterator[None]:
+    """What the machine refuses to a gate at work (a full disk under TMPDIR, no process more) as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise MeasurementError(f"this machine refuses: {error.strerror or error}", where=str(error.filename or ""),
+                               accepted="a folder for temporary files with room, in which this user may write",
+                               next_step="make room, or set TMPDIR to another folder; `regress doctor` looks closer"
+                               ) from error
 
 
 def gated_policies(config: Config, shelves: Shelves, cases: Sequence[Case], *, traced: bool = True,

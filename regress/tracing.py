@@ -96,7 +96,10 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
     chosen = traced_cases(cases, campaign.ranks.device)
     for world_size in sorted({case.world_size for case in chosen}):
         task = Task(tuple(case for case in chosen if case.world_size == world_size), "traced", session, world_size)
-        one = _trace(tracer, campaign, task, keep, beside or Beside())
+        try:
+            one = _trace(tracer, campaign, task, keep, beside or Beside())
+        except OSError as error:  # a full disk, most often: a trace is not worth the timings that were measured before
+            one = Traced(warnings=(f"no trace of this run: {error.filename or 'a file'}: {error.strerror or error}",))
         found = Traced(found.diagnoses + one.diagnoses, found.warnings + one.warnings,
                        {**found.artifacts, **one.artifacts})
     if keep is not None:
@@ -133,7 +136,13 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None, be
         result.index, "traced", result.seed, result.started_at, result.wall_seconds, result.rank_wall_seconds,
         tuple(outcomes), task.session, None, (*result.warnings, *log.warnings),
         log.decisions | evidence))
-    artifacts = _keep(paths, keep) if keep is not None and paths else {}
+    artifacts = {}
+    if keep is not None and paths:
+        try:
+            artifacts = _keep(paths, keep)
+        except OSError as error:
+            shutil.rmtree(keep, ignore_errors=True)  # half a trace would be taken for a whole one
+            warnings = (*warnings, f"the trace is not kept: {keep}: {error.strerror or error}")
     return Traced(tuple(diagnoses), tuple(dict.fromkeys(warnings)), artifacts)
 
 

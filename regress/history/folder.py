@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 from regress.errors import HistoryError, HistoryWriteError, RecordError
 from regress.history import index
@@ -37,6 +38,15 @@ class _SqliteConnection:
         return self._link.executemany(statement, values).rowcount
 
 
+def _lock_file(path: Path) -> IO[str]:
+    try:
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise HistoryError(f"the lock of the index cannot be opened: {error.strerror}", where=str(path),
+                           accepted="a folder on a local disk that this user may write",
+                           next_step="free some disk space, or give another one with --comm-regress-history") from error
+
+
 class SqliteDatabase:
     """The index file. One that is no database, or is damaged, is replaced: it can always be built again."""
 
@@ -45,7 +55,7 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         self._path = path
         # Switching to WAL and replacing a damaged file do not wait for other processes by themselves.
-        with path.with_suffix(".lock").open("a", encoding="utf-8") as lock:
+        with _lock_file(path.with_suffix(".lock")) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 self._link = self._open()
@@ -75,13 +85,20 @@ class SqliteDatabase:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[Connection]:
-        self._link.execute(begin)
+        """HistoryWriteError where the engine gives up: locked for too long, a full disk, a file damaged meanwhile."""
         try:
+            self._link.execute(begin)
             yield _SqliteConnection(self._link)
-        except BaseException:
-            self._link.execute("ROLLBACK")
-            raise
-        self._link.execute("COMMIT")
+            self._link.execute("COMMIT")
+        except BaseException as error:
+            if self._link.in_transaction:  # on a full disk the engine has already undone it
+                self._link.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.Error):
+                raise
+            raise HistoryWriteError(
+                f"the index cannot be used: {error}", where=str(self._path), accepted="a folder on a local disk",
+                next_step="end the process that holds it, and try again" if "locked" in str(error) else
+                "free some disk space, or remove the index: it is built again from the runs") from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -119,8 +136,8 @@ class FolderBackend:
         try:
             with self.database.writing() as connection:
                 index.put(connection, run, entry)
-        except sqlite3.Error as error:
-            raise HistoryWriteError(f"the run is stored, but the index does not take it: {error}", where=str(path),
+        except HistoryWriteError as error:
+            raise HistoryWriteError(f"the run is stored, but the index does not take it: {error.seen}", where=str(path),
                                     next_step="free some disk space and run `regress history reindex`") from error
         return str(path)
 

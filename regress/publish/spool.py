@@ -10,7 +10,7 @@ import base64
 import fcntl
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,10 +208,11 @@ class Spool:
         if not self.folder.is_dir():
             yield False
             return
-        with (self.folder / ".lock").open("a") as lock:
+        with ExitStack() as stack:
             try:
+                lock = stack.enter_context((self.folder / ".lock").open("a"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except OSError:  # another gate has it, or the disk is full: what waits goes on waiting
                 yield False
                 return
             yield True

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.conftest import theatre
 from tests.faults.gate import Place, thresholds
+
+__all__ = ["place", "theatre"]
 
 
 @pytest.fixture
