@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -115,18 +116,30 @@ class ExportDb:
             cursor = self._connection.execute(f'SELECT {fields} FROM "{table}" {where}')
             width = len(wanted)
             while True:
-                flat = np.fromiter(itertools.chain.from_iterable(itertools.islice(cursor, _CHUNK_ROWS)), np.int64)
+                values = itertools.chain.from_iterable(itertools.islice(cursor, _CHUNK_ROWS))
+                try:
+                    flat = np.fromiter(values, np.int64)
+                except (TypeError, ValueError, OverflowError) as error:  # SQLite keeps any value in any column
+                    raise self.odd_value(table) from error
                 if len(flat) == 0:
                     break
                 block = flat.reshape(-1, width)
                 yield tuple(block[:, i] for i in range(width))
 
+    def odd_value(self, table: str) -> TraceInputError:
+        """The error for a number where a text belongs, or the other way round."""
+        return TraceInputError(f"damaged database: table {table} holds a value of another type than nsys writes",
+                               where=str(self.path), next_step="export it again")
+
     def strings(self) -> tuple[NDArray[np.int64], list[str]]:
         """All of StringIds: ids in ascending order, and the text of each."""
-        pairs: list[tuple[int, str]] = []
+        pairs: list[tuple[int, str | None]] = []
         for table in self.tables("StringIds"):
-            pairs += self._connection.execute(f'SELECT id, value FROM "{table}"').fetchall()
-        pairs.sort()
+            for id_, text in self._connection.execute(f'SELECT id, value FROM "{table}"'):
+                if not isinstance(id_, int) or not isinstance(text, str | None):
+                    raise self.odd_value(table)
+                pairs.append((id_, text))
+        pairs.sort(key=itemgetter(0))
         return np.array([p[0] for p in pairs], np.int64), [p[1] or "" for p in pairs]
 
 
@@ -162,7 +175,7 @@ def open_export(path: Path) -> Iterator[ExportDb]:
         locked = "locked" in str(error) or "busy" in str(error)
         raise TraceInputError(f"the database cannot be read: {error}", where=str(path), accepted="a finished export",
                               next_step="wait for its writer to finish" if locked else "export it again") from error
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where a name or message is no text
         raise TraceInputError(f"damaged database: {error}", where=str(path), next_step="export it again") from error
     finally:
         connection.close()

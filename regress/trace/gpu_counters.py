@@ -37,7 +37,7 @@ def read_gpu_metrics(db: ExportDb, gpus: Mapping[Lane, int],
         low, high = spans.get(gpu, (start, end))
         spans[gpu] = min(low, start), max(high, end)
     names = {(t, m): str(n) for t, m, n in db.rows("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")}
-    types = sorted({int(str(t)) for t, _ in names})
+    types = sorted({t for t, _ in names if isinstance(t, int)})
     found: list[GpuMetric] = []
     for type_id in types:
         gpu = type_id & 0xFF

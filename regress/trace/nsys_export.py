@@ -68,7 +68,7 @@ def _tables(database: Path) -> frozenset[str]:
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return frozenset(row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'"))
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         return frozenset()
 
 

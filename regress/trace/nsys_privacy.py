@@ -78,7 +78,7 @@ def scrub_sqlite(path: Path) -> int:
                 changed += _disguise_host(connection, columns)
                 changed += _empty_files(connection, columns) + _empty_assignments(connection, columns)
             connection.execute("VACUUM")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise TraceInputError(f"cannot take the environment out of it: {error}", where=str(path),
                               accepted="a SQLite export of nsys that nothing else has open") from error
     return changed

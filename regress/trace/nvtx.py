@@ -49,7 +49,7 @@ def _offsets(db: ExportDb) -> Offsets:
     found: dict[int, dict[str, int]] = {}
     for table in db.tables("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
         for schema, name, offset in db.rows(f'SELECT schemaId, name, IFNULL("offset", 0) FROM "{table}"'):
-            if isinstance(schema, int) and isinstance(offset, int):
+            if isinstance(schema, int) and isinstance(offset, int) and offset >= 0:
                 found.setdefault(schema, {})[str(name)] = offset
     return found
 
@@ -80,15 +80,20 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
             for row in batch:
                 start, end, kind, thread, inline, text_id = row[:6]
                 text = inline if inline is not None else by_id.get(text_id, "")
+                if not (isinstance(text, str) and isinstance(start, int) and isinstance(thread, int)
+                        and isinstance(end, int | None)):
+                    raise db.odd_value(table)
                 if text.startswith("nccl") and end is not None and kind in _RANGES:
                     nccl.append((row, text))
                     continue
                 mark = RANK_MARK.fullmatch(text)
                 if mark:
                     marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
-                elif kind in _RANGES and end is None:
+                elif kind not in _RANGES:
+                    continue
+                elif end is None:
                     clipped += 1
-                elif kind in _RANGES:
+                else:
                     found.setdefault(text, []).append((start, end, thread & ~_THREAD_BITS))
             parts.append(_nccl_ranges(nccl, json_by_id, offsets))
     ranges = join(parts)

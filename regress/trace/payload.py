@@ -9,6 +9,7 @@ which lie where NVTX_PAYLOAD_SCHEMA_ENTRIES says; a NULL offset there means 0. n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ Int64 = NDArray[np.int64]
 
 HEADER_BYTES = 32
 _COMMUNICATOR, _SIZE, _RANKS, _RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 Offsets = Mapping[int, Mapping[str, int]]
 """Schema id to field name to the field's offset in bytes."""
@@ -51,7 +54,11 @@ def decode_payloads(blobs: Sequence[object], texts: Sequence[object], offsets: O
     for row in np.flatnonzero(lengths <= HEADER_BYTES).tolist():
         text = texts[row]
         if isinstance(text, str) and text.startswith("{"):
-            _from_json(out, row, json.loads(text))
+            try:
+                found = json.loads(text)
+            except (ValueError, RecursionError):
+                continue  # a range whose payload cannot be read is one without
+            _from_json(out, row, found)
     return out
 
 
@@ -73,5 +80,6 @@ def _from_json(out: Payloads, row: int, found: Mapping[str, object]) -> None:
     for name, column in ((_COMMUNICATOR, out.communicator), (_SIZE, out.size_bytes), (_RANKS, out.ranks),
                          (_RANK, out.rank)):
         value = found.get(name)
-        if isinstance(value, (int, str)) and str(value).isdigit():
+        # ASCII digits alone: int() takes no "²", and no more of them than the largest number has.
+        if isinstance(value, (int, str)) and _NUMBER.fullmatch(str(value)) and int(value) <= np.iinfo(column.dtype).max:
             column[row] = int(value)

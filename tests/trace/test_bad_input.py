@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, RegressError, TraceInputError, TraceUnfitError
-from regress.trace.read import read_traces
+from regress.trace.nsys_privacy import scrub_sqlite
+from regress.trace.read import read_timeline, read_traces
 from tests.trace.made import ALL_REDUCE, Export, kineto, kineto_rank, two_ranks
 from tests.trace.samples import sample
 
@@ -39,6 +41,29 @@ def _damaged(folder: Path) -> list[Path]:
     content[8192:200_000] = os.urandom(1) * (200_000 - 8192)
     (folder / "damaged.sqlite").write_bytes(content)
     return [folder / "damaged.sqlite"]
+
+
+def _names_that_are_no_text(folder: Path) -> list[Path]:
+    path = two_ranks().write(folder / "names.sqlite")
+    path.write_bytes(path.read_bytes().replace(b"StringIds", b"String\xaa\xff\xfe"))
+    return [path]
+
+
+def _schema_that_is_no_text(folder: Path) -> list[Path]:
+    """SQLite quotes the name in its complaint, and Python cannot decode that."""
+    path = two_ranks().write(folder / "schema.sqlite")
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE", b"CREATE TABL\xaa"))
+    return [path]
+
+
+def _odd_values(statement: str) -> Made:
+    """A good export in which a column holds what SQLite takes there and nsys never writes."""
+    def make(folder: Path) -> list[Path]:
+        path = two_ranks().write(folder / "odd.sqlite")
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(statement)
+        return [path]
+    return make
 
 
 def _other_database(folder: Path) -> list[Path]:
@@ -133,6 +158,18 @@ INPUT: dict[str, tuple[Made, str]] = {
     "truncated": (_cut(0.6), "truncated"),
     "cut-header": (_cut(0.0001), "not an SQLite database"),
     "damaged": (_damaged, "damaged|cannot be read"),
+    "names-no-text": (_names_that_are_no_text, "damaged database|cannot be read"),
+    "schema-no-text": (_schema_that_is_no_text, "damaged database|cannot be read"),
+    "id-null": (_odd_values("INSERT INTO StringIds (id, value) VALUES (NULL, 'a')"), "another type"),
+    "id-text": (_odd_values("INSERT INTO StringIds (id, value) VALUES ('a', 'a')"), "another type"),
+    "text-blob": (_odd_values("UPDATE StringIds SET value = x'00ff'"), "another type"),
+    "start-text": (_odd_values("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'"), "another type"),
+    "start-blob": (_odd_values("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = x'00ff'"), "another type"),
+    "start-endless": (_odd_values("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 9e999"), "another type"),
+    "range-start-text": (_odd_values("UPDATE NVTX_EVENTS SET start = 'soon'"), "NVTX_EVENTS holds a value of"),
+    "range-end-text": (_odd_values("UPDATE NVTX_EVENTS SET \"end\" = 'late'"), "NVTX_EVENTS holds a value of"),
+    "range-thread-null": (_odd_values("UPDATE NVTX_EVENTS SET globalTid = NULL"), "NVTX_EVENTS holds a value of"),
+    "range-text-blob": (_odd_values("UPDATE NVTX_EVENTS SET text = x'6e63636c416c6c526564756365'"), "another type"),
     "json-no-trace": (_text("c.json", b'{"a": [1, 2]}'), "no traceEvents"),
     "json-cut": (_text("c.json", b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}, {"ph": "X", "na'), "truncated"),
     "json-garbage": (_text("c.json", b'{"traceEvents": [{"ph": "X", ]}'), "damaged"),
@@ -191,6 +228,31 @@ def test_a_locked_database_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             read_traces([path])
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '{broken'",
+    "UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '" + '{"a":' * 100_000 + "'",
+    """UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '{"NCCL communicator ID": 99999999999999999999}'""",
+    """UPDATE NVTX_EVENTS SET binaryData = NULL, jsonText = '{"No. of ranks": "²"}'""",
+    'UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET "offset" = -40',
+    'UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET "offset" = 9223372036854775807',
+    "CREATE TABLE TARGET_INFO_GPU_METRICS AS SELECT 'x' AS typeId, 1 AS metricId, 'SMs Active' AS metricName",
+], ids=["json", "nesting", "large", "digit", "before", "beyond", "metrics"])
+def test_odd_values_beside_the_kernels_cost_no_kernel(statement: str, tmp_path: Path) -> None:
+    (path,) = _odd_values(statement)(tmp_path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE GPU_METRICS (timestamp, typeId, metricId, value)")
+    assert len(read_timeline(path).kernels) == 2 * 4 * 2
+
+
+@pytest.mark.parametrize("make", [_names_that_are_no_text, _schema_that_is_no_text])
+def test_scrub_refuses_a_database_whose_names_are_no_text(make: Made, tmp_path: Path) -> None:
+    (path,) = make(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(TraceInputError, match="cannot take the environment out"):
+        scrub_sqlite(path)
+    assert path.read_bytes() == before
 
 
 def test_an_unreadable_file_says_why(tmp_path: Path) -> None:
