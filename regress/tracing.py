@@ -98,8 +98,10 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
         task = Task(tuple(case for case in chosen if case.world_size == world_size), "traced", session, world_size)
         try:
             one = _trace(tracer, campaign, task, keep, beside or Beside())
-        except OSError as error:  # a full disk, most often: a trace is not worth the timings that were measured before
-            one = Traced(warnings=(f"no trace of this run: {error.filename or 'a file'}: {error.strerror or error}",))
+        except (OSError, RegressError) as error:  # a full disk, a profiler that is gone: the timings stay what they are
+            what = error.text if isinstance(error, RegressError) else \
+                f"{error.filename or 'a file'}: {error.strerror or error}"
+            one = Traced(warnings=(f"no trace of this run: {what}",))
         found = Traced(found.diagnoses + one.diagnoses, found.warnings + one.warnings,
                        {**found.artifacts, **one.artifacts})
     if keep is not None:
@@ -127,6 +129,8 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None, be
         outcome, rules = _read(case, paths, campaign.metrics[case.workload],
                                lambda analysis: known(analysis, log, result.logs, beside), beside)
         outcomes.append(outcome)
+        if not outcome.measurements:
+            warnings = (*warnings, *(f"{case.id}: {text}" for text in outcome.warnings))
         diagnoses += [one for one in rules if one.case is not None or one not in diagnoses]
         cost = _cost(campaign, case, result)
         if cost is not None:

@@ -119,7 +119,8 @@ def _line(event: yaml.Event) -> int:
 def _broken(error: yaml.YAMLError, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
     place = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark is not None else source
-    return ConfigError(f"not YAML: {getattr(error, 'problem', None) or error}", where=place, accepted="a YAML mapping")
+    problem = " ".join(str(getattr(error, "problem", None) or error).split())  # one of them comes on two lines
+    return ConfigError(f"not YAML: {problem}", where=place, accepted="a YAML mapping")
 
 
 def _lines(node: yaml.Node, path: Steps, source: str) -> Iterator[tuple[Steps, int]]:

@@ -88,9 +88,10 @@ class Baseline:
 
 def select(commit: Commit, environment: Environment, started_at: str, earlier: Sequence[Run], *,
            limit: int = WINDOW_RUNS, stale_days: float = 30.0) -> Baseline:
-    """The baseline for a run of `commit` in `environment`; `earlier` in the order the runs were stored.
+    """The baseline for a run of `commit` in `environment`; `earlier` in the history's order.
 
-    Order is the order of storing: a clock that was wrong moves no run. Outside a repository every run counts as main.
+    That is the order of commits, so that a clock that was wrong moves no run; only what git cannot tell goes by the
+    clock. Outside a repository every run counts as main.
     """
     here = [run for run in earlier if run.environment.fingerprint == environment.fingerprint]
     if not here:
@@ -222,7 +223,7 @@ def _clock_notes(runs: Sequence[Run]) -> list[str]:
     times = [(run.run_id, _time(run.started_at)) for run in runs]
     skewed = [later for (_, before), (later, after) in pairwise(times)
               if before is not None and after is not None and after < before]
-    return [f"the clock of run {skewed[0]} is behind the run stored before it; the order of storing is used"] \
+    return [f"the clock of run {skewed[0]} is behind that of the run before it; the order of commits is used"] \
         if skewed else []
 
 

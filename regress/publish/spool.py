@@ -24,6 +24,7 @@ from regress.whole_file import write_whole
 
 FIRST_PAUSE_SECONDS = 60.0
 LONGEST_PAUSE_SECONDS = 6 * 3600.0
+LONGEST_ASKED_SECONDS = 24 * 3600.0
 MOST_BYTES = 64 * 2**20
 
 Configured = tuple[Sink[Any], Any]
@@ -70,7 +71,7 @@ class Delivery:
 def pause(attempts: int, asked_seconds: float | None) -> float:
     """Seconds until the next try: 1, 2, 4 ... minutes up to 6 hours, or longer where the server asked for it."""
     grown = min(FIRST_PAUSE_SECONDS * 2.0 ** min(attempts - 1, 20), LONGEST_PAUSE_SECONDS)
-    return max(grown, min(asked_seconds or 0.0, 24 * 3600.0))
+    return max(grown, min(asked_seconds or 0.0, LONGEST_ASKED_SECONDS))
 
 
 class Spool:
@@ -148,7 +149,7 @@ class Spool:
                     if (kept.sink, kept.destination) == (sink.name, destination)]
             left = len(mine)
             for path, kept in mine if alone else ():
-                if kept.not_before > now and not at_once:
+                if _paused(kept, now) and not at_once:
                     break
                 try:
                     sent.append(f"{sink.send(kept.payload(), options)}, of run {kept.run_id}, kept earlier")
@@ -216,6 +217,11 @@ class Spool:
                 yield False
                 return
             yield True
+
+
+def _paused(kept: Kept, now: float) -> bool:
+    """Whether it is too early. A pause longer than any there is comes from a clock that was ahead, and is none."""
+    return 0.0 < kept.not_before - now <= LONGEST_ASKED_SECONDS
 
 
 def _given_up(error: PublishError, run_id: str) -> str:
