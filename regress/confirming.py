@@ -69,14 +69,23 @@ class Confirmation:
                 work.trace(self.campaign, plan.cases, plan.session, self.baseline, self.health)
 
     def measure(self, plan: Plan) -> None:
-        """The plan's launches; one for each world size in it."""
+        """The plan's launches; one for each world size in it.
+
+        A base that cannot be run at all (its Python has no torch) is given up: what head showed is worth more.
+        """
         self.work.observer.message(plan.reason)
         tasks = [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
                       self.work.seed + self.fresh + number, self.base if role == "base" else None)
                  for number, role in enumerate(plan.roles)
                  for size in sorted({case.world_size for case in plan.cases})]
-        for _ in self.campaign.run(tasks):
-            pass
+        try:
+            for _ in self.campaign.run(tasks):
+                pass
+        except RegressError as error:
+            if "base" not in plan.roles:
+                raise
+            self.work.warn(f"no base to confirm against: {error.text}")
+            self.base_sha = None
         self.fresh += plan.roles.count("head")
 
     def advise(self, judgement: Judgement) -> None:
