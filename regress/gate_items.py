@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
 from regress.errors import EXIT_UNTRUSTED, EXIT_USAGE, RegressError
+from regress.pytest_items import CaseFailed, collected
 from regress.record import TimingMode, Verdict
 from regress.result import CaseRow, GateOutcome
 from regress.session import Gate, GateRequest, PlannedCase
@@ -25,10 +27,6 @@ from regress.terminal import (
     table_lines,
 )
 
-if TYPE_CHECKING:
-    from _pytest._code.code import TerminalRepr
-    from _pytest._io import TerminalWriter
-
 COLLECTOR = "comm-regress"
 
 _MARKUP: Mapping[Verdict | None, dict[str, bool]] = {
@@ -41,38 +39,6 @@ _MARKUP: Mapping[Verdict | None, dict[str, bool]] = {
     None: {},
 }
 _LETTERS = {Verdict.NO_BASELINE: "n", Verdict.IMPROVEMENT: "i", Verdict.PASS: "."}
-
-
-class CaseFailed(Exception):
-    """A case that regressed or cannot be trusted; its text is the whole report, its headline one line of it."""
-
-    def __init__(self, text: str, headline: str | None = None) -> None:
-        super().__init__(text)
-        self.headline = text if headline is None else headline
-
-
-@dataclass(frozen=True, slots=True)
-class Headline:
-    """What pytest's short summary and JUnit's message show, in the place where they look for a crash."""
-
-    message: str
-    path: str
-    lineno: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CaseReport:
-    """How a failed case is shown: the whole text in the failures section, the headline elsewhere."""
-
-    text: str
-    reprcrash: Headline
-
-    def __str__(self) -> str:
-        return self.text
-
-    def toterminal(self, terminal: TerminalWriter) -> None:
-        """Writes it where pytest would write a traceback."""
-        terminal.line(self.text)
 
 
 class GateCollector(pytest.Collector):
@@ -188,15 +154,13 @@ class GateRun:
         """One item a case; arguments that are node ids of cases select them."""
         parent = GateCollector.from_parent(session, name=COLLECTOR, nodeid=COLLECTOR)
         parent.run = self
-        items = list(parent.collect())
-        session.config.hook.pytest_collectreport(
-            report=pytest.CollectReport(nodeid=COLLECTOR, outcome="passed", longrepr=None, result=list(items)))
-        wanted = [arg for arg in session.config.args if arg.startswith(f"{COLLECTOR}::")]
-        known = {item.nodeid: item for item in items}
-        unknown = [arg for arg in wanted if arg not in known]
-        if unknown:
-            raise pytest.UsageError(f"no case {unknown[0]!r} here; cases on this machine: {', '.join(known)}")
-        return [known[arg] for arg in dict.fromkeys(wanted)] if wanted else list(items)
+        return collected(parent, "case")
+
+    @contextmanager
+    def around(self, session: pytest.Session) -> Iterator[None]:
+        """The items run after all of them have been measured."""
+        self.measure(session)
+        yield
 
     def measure(self, session: pytest.Session) -> None:
         """Measures the selected cases that can run; a fault of the whole gate ends the session with its status."""
@@ -233,18 +197,6 @@ class GateRun:
             return None
         kind = Verdict(verdict)
         return "passed", _LETTERS.get(kind, "."), (VERDICT_WORDS[kind], dict(_MARKUP[kind]) or {"green": True})
-
-    def word(self, report: pytest.TestReport, excinfo: pytest.ExceptionInfo[BaseException] | None) -> None:
-        """A failed case is its own text, a skipped one is named by its node id; faults of the gate stay as they are.
-
-        Not `repr_failure`: pytest asks an item for that in the call phase only, and an invalid case fails before.
-        """
-        if excinfo is not None and isinstance(excinfo.value, CaseFailed):
-            shown = CaseReport(str(excinfo.value), Headline(excinfo.value.headline, report.nodeid))
-            report.longrepr = cast("TerminalRepr", shown)
-        elif isinstance(report.longrepr, tuple):
-            # pytest leaves the line out where it is None.
-            report.longrepr = cast("tuple[str, int, str]", (report.nodeid, None, report.longrepr[2]))
 
     def set_exit_status(self, session: pytest.Session) -> None:
         """The gate's own status where pytest's would say too much (1 for an invalid case) or too little."""

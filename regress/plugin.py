@@ -1,4 +1,4 @@
-"""The pytest plugin: `pytest --comm-regress` runs the gate alone, one item a case.
+"""The pytest plugin: `pytest --comm-regress` runs the gate alone, one item a case, or its selftest, one item a fault.
 
 Idle it costs an import of this file and of pytest, which is there already: everything else is imported when the
 gate is really asked for.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,9 @@ from regress.gate_options import GATE_OPTIONS
 
 if TYPE_CHECKING:
     from regress.gate_items import GateRun
+    from regress.selftest_items import SelftestRun
 
-    _RUN: pytest.StashKey[GateRun]
+    _RUN: pytest.StashKey[GateRun | SelftestRun]
 
 _RUN = pytest.StashKey()
 
@@ -26,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Registers the gate's options under one prefix."""
     group = parser.getgroup("comm-regress", "comm-regress (performance gate for GPU communication)")
     group.addoption("--comm-regress", action="store_true", help="run the communication gate instead of the tests")
+    group.addoption("--comm-regress-selftest", action="store_true",
+                    help="with --comm-regress: inject known faults here instead and pass where the gate catches them")
     for name, settings in GATE_OPTIONS:
         group.addoption(f"--comm-regress-{name}", **settings)
 
@@ -40,12 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Refuses what cannot mean anything before anything is measured; a status ends pytest, None lets it go on."""
+    given = [f"--comm-regress-{name}" for name, settings in GATE_OPTIONS
+             if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
+    selftest = config.getoption("--comm-regress-selftest")
     if not config.getoption("--comm-regress"):
-        given = [f"--comm-regress-{name}" for name, settings in GATE_OPTIONS
-                 if config.getoption(f"--comm-regress-{name}") not in (None, settings.get("default"))]
-        if given:
-            raise pytest.UsageError(f"{given[0]} without --comm-regress measures nothing; add --comm-regress")
+        flags = [*(["--comm-regress-selftest"] if selftest else []), *given]
+        if flags:
+            raise pytest.UsageError(f"{flags[0]} without --comm-regress measures nothing; add --comm-regress")
         return None
+    foreign = [flag for flag in given if flag != "--comm-regress-device"]
+    if selftest and foreign:
+        raise pytest.UsageError(f"{foreign[0]} with --comm-regress-selftest: its thresholds, history and launches are "
+                                "its own; accepted beside it: --comm-regress-device")
     workers, places = config.getoption("numprocesses", None), config.getoption("tx", None)
     if workers or places:
         what, flag = (f"-n {workers}", "-n") if workers else ("--tx", "--tx")
@@ -57,9 +67,14 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     chosen = {name: config.getoption(f"--comm-regress-{name}") for name, _ in GATE_OPTIONS}
     # pytest turns neither into a clean end before its session has begun.
     try:
-        from regress.gate_items import open_gate
+        if selftest:
+            from regress.selftest_items import SelftestRun
 
-        config.stash[_RUN] = open_gate(config, chosen)
+            config.stash[_RUN] = SelftestRun.on(chosen["device"])
+        else:
+            from regress.gate_items import open_gate
+
+            config.stash[_RUN] = open_gate(config, chosen)
     except KeyboardInterrupt:
         sys.stderr.write("comm-regress: interrupted before anything was measured\n")
         return int(pytest.ExitCode.INTERRUPTED)
@@ -93,9 +108,10 @@ def pytest_collection(session: pytest.Session) -> bool | None:
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Measures all selected cases, then lets pytest report them one by one."""
     run = session.config.stash.get(_RUN, None)
-    if run is not None and not session.config.option.collectonly and session.items:
-        run.measure(session)
-    return (yield)
+    with ExitStack() as stack:
+        if run is not None and not session.config.option.collectonly and session.items:
+            stack.enter_context(run.around(session))
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -103,9 +119,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None],
                               ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """The case's own words in place of tracebacks and of lines of this plugin."""
     report = yield
-    run = item.config.stash.get(_RUN, None)
-    if run is not None:
-        run.word(report, call.excinfo)
+    if _RUN in item.config.stash:
+        from regress.pytest_items import reword
+
+        reword(report, call.excinfo)
     return report
 
 

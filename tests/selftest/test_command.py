@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from regress.cli import main
-from regress.commands.selftest import table_lines, verdict_line
 from regress.record import Verdict
 from regress.selftest.faults import FAULTS, Seen
+from regress.selftest.table import table_lines, verdict_line
 from regress.selftest.trials import INJECT, Trial, loaded
 
 FAULT = {fault.name: fault for fault in FAULTS}
@@ -49,9 +49,9 @@ def test_the_table_says_what_was_missed_and_what_cannot_be_shown() -> None:
     assert lines[2].endswith("MISSED")
     assert lines[3] == "    p25 as before"
     assert lines[5] == "    not on this machine: needs a GPU"
-    assert verdict_line(trials) == ("regress selftest: do not trust the gate here: hang not judged as expected; "
+    assert verdict_line(trials) == ("do not trust the gate here: hang not judged as expected; "
                                     "1 cannot be shown on this machine")
-    assert verdict_line(trials[:1]) == "regress selftest: all 1 trials were judged as expected"
+    assert verdict_line(trials[:1]) == "all 1 trials were judged as expected"
 
 
 def test_the_sitecustomize_that_was_there_runs_too(tmp_path: Path) -> None:
