@@ -6,7 +6,7 @@ Loaded only when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,16 +66,19 @@ class FaultItem(pytest.Item):
 class Messages:
     """A line for each baseline run and each fault; how far a gate is inside does not matter here.
 
-    reporter: None where pytest runs without its terminal, or quietly.
+    Nothing is shown where pytest runs without its terminal, or quietly.
     """
 
-    def __init__(self, reporter: pytest.TerminalReporter | None) -> None:
-        self._reporter = reporter
+    def __init__(self, config: pytest.Config) -> None:
+        quiet = config.getoption("verbose", 0) < 0  # pytest's terminal declares it
+        self._reporter = None if quiet else config.pluginmanager.get_plugin("terminalreporter")
+        self._capture = config.pluginmanager.get_plugin("capturemanager")
 
     def message(self, text: str) -> None:
-        """A line of its own."""
+        """A line of its own; past the capture that pytest has on while an item runs."""
         if self._reporter is not None:
-            self._reporter.write_line(text)
+            with self._capture.global_and_fixture_disabled() if self._capture is not None else nullcontext():
+                self._reporter.write_line(text)
 
     def case_started(self, text: str) -> None:
         """Not said."""
@@ -109,9 +112,7 @@ class SelftestRun:
     @contextmanager
     def around(self, session: pytest.Session) -> Iterator[None]:
         """A bench for the time in which the items run; SIGTERM ends them as Ctrl-C does."""
-        quiet = session.config.getoption("verbose", 0) < 0  # pytest's terminal declares it
-        reporter = None if quiet else session.config.pluginmanager.get_plugin("terminalreporter")
-        with terminated_as_interrupted(), open_bench(self.device, Messages(reporter)) as self._bench:
+        with terminated_as_interrupted(), open_bench(self.device, Messages(session.config)) as self._bench:
             yield
 
     def tried(self, fault: Fault) -> list[Trial]:

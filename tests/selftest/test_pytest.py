@@ -166,5 +166,7 @@ def test_real_ranks_with_a_wrong_value(tmp_path: Path) -> None:
          "--comm-regress-device=cpu", "comm-regress-selftest::wrong-value"], cwd=tmp_path, capture_output=True,
         text=True, check=False, env=known | {"TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "comm-regress selftest: all 1 trials were judged as expected" in done.stdout.splitlines()
+    lines = done.stdout.splitlines()
+    assert "wrong-value: rank 1 adds a wrong value to an all-reduce" in lines, "said while it runs, not captured"
+    assert "comm-regress selftest: all 1 trials were judged as expected" in lines
     assert list(tmp_path.iterdir()) == [], "neither a history nor a folder is left"
