@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from regress.config import Config
 from regress.measure.base import BaseCheckout
@@ -73,6 +73,14 @@ class Task:
 LauncherFactory = Callable[[int], Launcher]
 
 
+@runtime_checkable
+class Trusted(Protocol):
+    """A launcher whose agent removes temporary folders of a process that was killed (`TorchrunLauncher.entrust`)."""
+
+    def entrust(self, folder: Path) -> None:
+        """Takes that folder on."""
+
+
 @dataclass(slots=True)
 class Campaign:
     """Makes launches and keeps what they measured. A context manager: no rank outlives it.
@@ -109,9 +117,10 @@ class Campaign:
         key = (world_size, python)
         if key not in self._launchers:
             made = self.factory(world_size)
+            if isinstance(made, Trusted):
+                made.entrust(self.scratch)
             if isinstance(made, TorchrunLauncher):
                 made.python = python or made.python
-                made.entrust(self.scratch)
                 self._stack.enter_context(made)
             self._launchers[key] = made
         return self._launchers[key]
@@ -119,7 +128,7 @@ class Campaign:
     def entrust(self, folder: Path) -> None:
         """Has the agents remove a temporary folder of the caller's, should this process be killed before it does so."""
         for made in self._launchers.values():
-            if isinstance(made, TorchrunLauncher):
+            if isinstance(made, Trusted):
                 made.entrust(folder)
 
     def screening(self, cases: Sequence[Case], launches: int, seed: int) -> list[Task]:

@@ -21,7 +21,7 @@ from regress.measure.host import allowed_cores
 from regress.measure.launch import Launcher, LaunchResult
 from regress.measure.ranks import visible_gpus
 from regress.measure.torchrun import TorchrunLauncher
-from regress.measuring import LauncherFactory, Observer
+from regress.measuring import LauncherFactory, Observer, Trusted
 from regress.record import Case, LaunchSpec, Progress, Run
 from regress.selftest.faults import FAULTS, Cause, Fault, Seen, look, why_not
 from regress.session import Gate, GateRequest, open_gate
@@ -72,6 +72,11 @@ class FaultyLauncher:
             spec, index=index, role=role, deadline_seconds=deadline_seconds,
             case_deadline_seconds=case_deadline_seconds, on_progress=on_progress,
             environment={**(environment or {}), **self.variables}, command_prefix=command_prefix)
+
+    def entrust(self, folder: Path) -> None:
+        """Has the agent remove that folder, should this process be killed before it does so."""
+        if isinstance(self.inner, Trusted):
+            self.inner.entrust(folder)
 
 
 def variables_for(fault: Fault, environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -133,6 +138,7 @@ def open_bench(device: str, observer: Observer) -> Iterator[Bench]:
     """A bench on "cpu" or "cuda" with its own folder and launcher; nothing is left of it afterwards."""
     with tempfile.TemporaryDirectory(prefix="comm-regress-selftest-", ignore_cleanup_errors=True) as folder, \
             TorchrunLauncher(2) as launcher:
+        launcher.entrust(Path(folder))
         yield Bench(Path(folder), device, observer, FaultyLauncher(launcher))
 
 

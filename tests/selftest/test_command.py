@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,20 @@ def test_real_ranks_with_a_wrong_value_and_one_that_is_killed(
     assert "SIGKILL" in killed["seen_cause"]
     assert b"Error in sitecustomize" not in err
     assert not (tmp_path / ".comm-regress").exists(), "the user's history is not touched"
+
+
+def test_nothing_is_left_of_a_selftest_that_is_killed(outside: dict[str, str]) -> None:
+    temporary, deadline = Path(outside["TMPDIR"]), time.monotonic() + 120
+    with subprocess.Popen([sys.executable, "-m", "regress", "selftest", "--device", "cpu", "--only", "hang"],
+                          stderr=subprocess.DEVNULL, env=outside) as process:
+        while not list(temporary.glob("comm-regress-*/launch*")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "no launch"
+            time.sleep(0.05)
+        process.kill()
+    while left := list(temporary.iterdir()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
 
 
 def test_a_fault_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
