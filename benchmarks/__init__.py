@@ -9,6 +9,7 @@ a workload's `prepare` does, inside the rank process. The other files are the ha
     clock         warm-up, how many iterations, and the timed loops
     verify        values that have one right answer
     tracing       ranges, marks and the capture window for nsys and Kineto
+    flight        PyTorch's flight recorder, written down when the launcher asks for it
     outbox        results and progress, as files
     user_step     the contract of a training step of the user's own
 """

@@ -98,10 +98,10 @@ def join(spec: LaunchSpec, place: Place) -> tuple[RankContext, float]:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     init_seconds = time.perf_counter() - began
-    control: ProcessGroup = dist.new_group(backend="gloo")
+    control: ProcessGroup = dist.new_group(backend="gloo", group_desc="comm-regress control")
     aligner = None
     if device.type == "cuda" and spec.tracer == "none" and any(c.timing is TimingMode.ISOLATED for c in spec.cases):
-        aligner = dist.new_group(backend="nccl")
+        aligner = dist.new_group(backend="nccl", group_desc="comm-regress aligner")
     context = RankContext(place.rank, place.local_rank, place.world_size, device, WORKLOAD_SEED, control, aligner)
     return context, init_seconds
 

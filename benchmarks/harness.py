@@ -25,6 +25,7 @@ from regress.shelf import variants
 
 from . import Workload, clock
 from .communicator import failed_ranks, join, leave, place_from, set_variables
+from .flight import stand_by
 from .operation import Check, Operation, RankContext
 from .outbox import Outbox
 from .tracing import Annotations, annotations_for, open_capture
@@ -91,6 +92,7 @@ def _arrive(spec: LaunchSpec) -> _Rank:
     outbox = Outbox(Path(spec.results_dir), place.rank)
     outbox.progress("", "init", False)
     try:
+        stand_by(outbox.folder, place.rank, spec.backend, os.environ)
         context, init_seconds = join(spec, place)
     except ImportError as error:
         raise EnvironmentUnfitError(f"torch cannot be imported: {error}", where=sys.executable,

@@ -102,6 +102,8 @@ class GateWork:
                             {name: gate.shelves.metrics_of(name) for name in gate.shelves.workloads}, self.observer)
         if gate.factory is not None:
             campaign.factory = gate.factory
+        state = gate.request.root / ".comm-regress" if "://" in gate.request.history else Path(gate.request.history)
+        campaign.hangs = state / "hangs" / self.run_id
         stack.enter_context(campaign)
         launcher = campaign.launcher(gate.ranks.world_size)
         if gate.ranks.shared_gpu and isinstance(launcher, TorchrunLauncher):
@@ -180,6 +182,8 @@ class GateWork:
         """The run as a record, stored, published and written."""
         gate, request = self.gate, self.gate.request
         self.launch_notes(campaign)
+        if campaign.hangs is not None and campaign.hangs.is_dir():
+            self.artifacts["hangs"] = str(campaign.hangs)
         run = Run(
             self.run_id, self.started_at, utc_now(), gate.commit, gate.environment, tuple(campaign.launches),
             judgement.verdict, judgement.verdicts, judgement.findings, self.diagnoses, self._attempt(baseline),

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from regress.config import Config
 from regress.measure.base import BaseCheckout
+from regress.measure.evidence import keep_evidence
 from regress.measure.launch import Launcher, LaunchResult
 from regress.measure.progress import format_left, format_progress
 from regress.measure.ranks import RankPlan
@@ -86,7 +87,8 @@ class Campaign:
     """Makes launches and keeps what they measured. A context manager: no rank outlives it.
 
     metrics: by workload, by the name they have in it. environment: overrides for the ranks. scratch: a folder for
-    files of this gate, there from entering to leaving. around: entered for each launch (to watch the host).
+    files of this gate, there from entering to leaving. hangs: where the evidence of launches that hung is kept, a
+    folder for this gate; None lets it go with the scratch. around: entered for each launch (to watch the host).
     """
 
     config: Config
@@ -100,6 +102,7 @@ class Campaign:
     _launchers: dict[tuple[int, str | None], Launcher] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
     scratch: Path = field(default_factory=Path)
+    hangs: Path | None = None
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     _estimate: Estimate | None = None
 
@@ -162,12 +165,17 @@ class Campaign:
             except KeyboardInterrupt:
                 self._keep_finished(task, spec, folder, index, watch.began)
                 raise
+            result = self.kept(result)
             self.estimate.learn(result)
             launch = fold_launch(result, self.metrics, task.session)
             if launch.error is not None:
                 self.observer.message(f"launch {index} failed: {launch.error}")
             self.launches.append(launch)
             yield launch
+
+    def kept(self, result: LaunchResult) -> LaunchResult:
+        """The result, its evidence kept where it hung."""
+        return keep_evidence(result, self.hangs) if self.hangs is not None else result
 
     def spec(self, task: Task, folder: Path, tracer: str = "none") -> LaunchSpec:
         """What the ranks of that launch are told."""

@@ -162,9 +162,9 @@ def _launch(tracer: Tracer, campaign: Campaign, task: Task) -> tuple[LaunchResul
         tracer.nsys, output, gpu_metrics=tracer.gpu_metrics, cuda=cuda, session=session)
     environment = {**campaign.environment, **(environment_for(folder) if cuda else {})}
     try:
-        result = campaign.launcher(task.cases[0].world_size).launch(
+        result = campaign.kept(campaign.launcher(task.cases[0].world_size).launch(
             spec, index=index, role="traced", deadline_seconds=campaign.config.gate.launch_deadline,
-            case_deadline_seconds=campaign.config.gate.case_deadline, environment=environment, command_prefix=prefix)
+            case_deadline_seconds=campaign.config.gate.case_deadline, environment=environment, command_prefix=prefix))
     finally:
         if tracer.nsys is not None:
             shutdown_session(tracer.nsys, session)

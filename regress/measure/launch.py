@@ -24,6 +24,7 @@ class LaunchResult:
     states: how far each rank came. logs: stdout and stderr files of the ranks.
     command_exit: exit status of the wrapping command where the launch had one.
     folder: where the ranks' files are (trace files of a traced launch too).
+    evidence: of a launch that hung, the files to keep: dumps of the flight recorder, stdout and stderr of the ranks.
     """
 
     index: int
@@ -40,6 +41,7 @@ class LaunchResult:
     warnings: tuple[str, ...] = ()
     command_exit: int | None = None
     folder: str = ""
+    evidence: tuple[str, ...] = ()
 
 
 class Launcher(Protocol):

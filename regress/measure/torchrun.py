@@ -18,6 +18,7 @@ from types import TracebackType
 import msgspec
 
 from regress.errors import MeasurementError
+from regress.measure import flight_recorder
 from regress.measure.agent import Answer, Request
 from regress.measure.failure import describe_failures, hint, innermost, is_port_clash
 from regress.measure.guard import LAUNCH_MARK, STACK_SIGNAL, boot_command
@@ -144,11 +145,13 @@ class TorchrunLauncher:
         watch = Watch(folder, self.world_size)
         request = self._request(order, folder)
         agent: RunningAgent | None = None
+        hung = False
         try:
             agent = self._agent_for(order, folder, request)
             error = self._wait(agent, order, Path(request.answer), watch)
             answered = Path(request.answer).exists()
-            if agent.running and (order.prefix or not answered):
+            hung = agent.running and (bool(order.prefix) or not answered)
+            if hung:
                 error = self._hung(error or "", watch)
                 self._abandon(agent, request.mark)
             elif not answered:
@@ -162,11 +165,13 @@ class TorchrunLauncher:
         warnings = self._sweep(request.mark)
         watch.look(order.on_progress)
         results = read_results(spec, folder, self.world_size)
+        dumps = flight_recorder.dump_files(folder)
+        evidence = (*dumps, *log_files(folder)) if hung or dumps else ()
         return LaunchResult(
             order.index, order.role, spec.seed, started_at, spec.cases, results, time.monotonic() - watch.began,
             watch.rank_wall_seconds, error or missing_words(spec, results), tuple(watch.reader.states),
             tuple(map(str, log_files(folder))), warnings, agent.process.returncode if order.prefix else None,
-            str(folder))
+            str(folder), tuple(map(str, evidence)))
 
     def _request(self, order: _Order, folder: Path) -> Request:
         command = boot_command(self.python, "regress.measure.guard", str(folder), *self.program,
@@ -214,14 +219,18 @@ class TorchrunLauncher:
         if not answer.failures:
             return None
         stderr = {rank: read_log(watch.folder, rank, "stderr") for rank in range(self.world_size)}
-        return describe_failures(answer.failures, stderr, watch.where)
+        # There are dumps where NCCL's watchdog ended the ranks before a deadline of ours did.
+        recorded = flight_recorder.summary(watch.folder, self.world_size)
+        return describe_failures(answer.failures, stderr, watch.where) + (f"\n{recorded}" if recorded else "")
 
     def _hung(self, late: str, watch: Watch) -> str:
-        """Lets each rank that still runs write down where it is, and says how far each had come."""
+        """Lets each rank that still runs write down where it is and what it is in the middle of, and says both."""
         running = watch.running
         for rank in running:
             send(watch.pids[rank], STACK_SIGNAL)
         time.sleep(0.3)  # a signal handler writes the stacks, in microseconds once the rank is scheduled
+        asked = [rank for rank in running if flight_recorder.ask(watch.folder, rank)]
+        silent = flight_recorder.wait_for(watch.folder, asked)
         watch.look()
         parts = [late, format_states(watch.reader.states)]
         if watch.ended:
@@ -229,7 +238,9 @@ class TorchrunLauncher:
         # Which rank keeps the others waiting cannot be told from outside: all stacks are shown, innermost calls first.
         lines = max(HUNG_LINES // max(len(running), 1), 2)
         stacks = {rank: innermost(read_log(watch.folder, rank, "stderr"), lines) for rank in running[:HUNG_LINES]}
-        return "; ".join(parts) + "".join(f"\nwhere rank {rank} was:\n{text}" for rank, text in stacks.items() if text)
+        recorded = flight_recorder.summary(watch.folder, self.world_size, silent)
+        return ("; ".join(parts) + (f"\n{recorded}" if recorded else "")
+                + "".join(f"\nwhere rank {rank} was:\n{text}" for rank, text in stacks.items() if text))
 
     def _abandon(self, agent: RunningAgent | None, mark: str) -> None:
         """Ends the agent and every process of the launch; the next launch starts another agent."""
