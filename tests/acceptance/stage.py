@@ -93,7 +93,8 @@ def two_ranks(device: str = "auto", world_size: int | None = None) -> RankPlan:
 
 def load_everything() -> None:
     """Imports what the gate imports late: pytester forgets modules that an inner run was the first to import."""
-    for name in ("regress.cli", "regress.history.folder", "regress.history.exchange", "jsonschema.validators", "yaml",
+    for name in ("regress.cli", "regress.history.folder", "regress.history.exchange", "jsonschema.validators",
+                 "requests", "yaml",
                  *(f"regress.commands.{name}" for name in ("history", "compare", "schema", "backtest"))):
         importlib.import_module(name)
     open_shelves()
