@@ -20,6 +20,7 @@ import msgspec
 from regress.delivery import Payload, UnreachableError
 from regress.errors import PublishError
 from regress.publish import Result, Sink
+from regress.units import counted
 from regress.whole_file import write_whole
 
 FIRST_PAUSE_SECONDS = 60.0
@@ -109,8 +110,8 @@ class Spool:
                 place = (kept.sink, kept.destination)
                 orphans[place] = orphans.get(place, 0) + 1
         found += [Delivery(*place, kept=count, problems=(
-            f"{count} payloads wait for {place[0]} {place[1]}, which is no longer configured: configure it again, or "
-            f"remove them from {self.folder}",)) for place, count in orphans.items()]
+            f"{counted(count, 'payload')} kept for {place[0]} {place[1]}, which is no longer configured: configure "
+            f"it again, or remove them from {self.folder}",)) for place, count in orphans.items()]
         if problems:
             found.append(Delivery("spool", str(self.folder), problems=tuple(problems)))
         return tuple(found)
@@ -154,7 +155,7 @@ class Spool:
                 try:
                     sent.append(f"{sink.send(kept.payload(), options)}, of run {kept.run_id}, kept earlier")
                 except UnreachableError as error:
-                    problems.append(f"{error.text}; {left} payloads wait in {self.folder}")
+                    problems.append(f"{error.text}; {counted(left, 'payload')} kept in {self.folder}")
                     problems += self._again(path, kept, now, error)
                     break
                 except PublishError as error:

@@ -66,7 +66,7 @@ def test_a_server_that_is_down_keeps_the_payload_and_says_so(tmp_path: Path, mon
     assert main(["publish", "sinks", one.run_id]) == 10
     assert "kept in" in capsys.readouterr().err
     assert main(["publish", "sinks"]) == 10
-    assert "1 payloads wait" in capsys.readouterr().err
+    assert "1 payload kept in" in capsys.readouterr().err
     assert main(["publish", "sinks", one.run_id, "--verify"]) == 10
     assert "no answer" in capsys.readouterr().err
     with servers.prometheus() as server:
