@@ -5,7 +5,7 @@ ARGS ?=
 TESTS ?= tests
 JOBS ?= 2
 
-.PHONY: gate test lint types contracts check slow docs clean
+.PHONY: gate test lint types contracts check slow fuzz docs clean
 
 gate: $(VENV)/.gate
 	$(VENV)/bin/python -m pytest --comm-regress $(ARGS)
@@ -27,6 +27,12 @@ check: $(VENV)/.dev
 # Minutes of real gates, for a machine that does nothing else meanwhile.
 slow: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -m slow $(TESTS) $(ARGS)
+
+# Coverage-guided fuzzing of what reads foreign files, so many seconds for each reader; minutes are for a desk.
+FUZZ_SECONDS ?= 300
+FUZZED ?= yaml thresholds run sqlite kineto
+fuzz: $(VENV)/.dev
+	for reader in $(FUZZED); do $(VENV)/bin/python -m tests.fuzz.atheris_readers $$reader $(FUZZ_SECONDS) || exit; done
 
 docs: $(VENV)/.dev
 	$(VENV)/bin/python -m regress.reference docs

@@ -78,10 +78,12 @@ def test_the_scan_lets_the_rest_be(source: str) -> None:
 
 def test_every_sql_statement_with_a_value_binds_it() -> None:
     """f-strings in execute() may hold names of tables and columns only: never what a file or a user says."""
-    for path in (path for path in PRODUCT if "history" in path.parts):
+    for path in (path for path in PRODUCT if {"history", "trace"} & set(path.parts)):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".execute", ".executemany")):
-                parts = [part for one in ast.walk(node) if isinstance(one, ast.JoinedStr) for part in one.values
-                         if isinstance(part, ast.Constant)]
-                assert not any(str(part.value).rstrip().endswith(("'", "=")) for part in parts), (
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                    (".execute", ".executemany", ".rows", ".batches")):
+                before = [str(part.value) for one in ast.walk(node) if isinstance(one, ast.JoinedStr)
+                          for part, following in zip(one.values, one.values[1:], strict=False)
+                          if isinstance(part, ast.Constant) and isinstance(following, ast.FormattedValue)]
+                assert not any(text.endswith("'") or text.rstrip().endswith("=") for text in before), (
                     f"{path.name}:{node.lineno}")
