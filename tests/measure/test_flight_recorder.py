@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,11 @@ def test_torchs_own_pickle_and_json_say_the_same(tmp_path: Path) -> None:
     dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
     try:
         dist.all_reduce(torch.ones(300, dtype=torch.float64))
+        # gloo's own thread marks a call as ended a moment after it has returned: both dumps are to show it so.
+        deadline = time.monotonic() + 60
+        while not json.loads(c10d._dump_fr_trace_json())["entries"][-1]["retired"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         (tmp_path / "flight-timeout-rank0").write_bytes(c10d._dump_fr_trace())
         (tmp_path / "rank0.flight.all.json").write_bytes(c10d._dump_fr_trace_json())
     finally:
@@ -150,6 +156,7 @@ def test_torchs_own_pickle_and_json_say_the_same(tmp_path: Path) -> None:
     assert len(dumps) == 2
     assert dumps[0] == dumps[1]
     assert dumps[0].problems == ()
+    assert dumps[0].collectives[-1].done
     assert dumps[0].collectives[-1].text == "gloo:all_reduce #1 of 2.3KiB float64"
 
 
