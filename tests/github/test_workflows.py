@@ -115,3 +115,9 @@ def test_the_scripts_and_values_of_the_other_examples_are_well_formed() -> None:
 def test_the_nightly_thresholds_load_on_both_devices() -> None:
     config = load_config(ROOT / ".github" / "full-sweep.yaml", open_shelves().catalog())
     assert len(config.plan("cuda", 2)) > len(config.plan("cpu", 2)) > 0
+
+
+def test_every_python_that_is_declared_is_tried_at_both_ends_of_its_range() -> None:
+    declared = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    matrix = jobs(ROOT / ".github" / "workflows" / "checks.yml")["supported"]["strategy"]["matrix"]
+    assert matrix == {"python": declared, "range": ["oldest", "newest"]}
