@@ -324,6 +324,8 @@ def _violation(error: Any, path: tuple[str | int, ...], schema: Mapping[str, Any
         seen, accepted = f"{error.instance!r}", wanted if isinstance(wanted, str) else " or ".join(wanted)
     elif error.validator == "const":
         seen, accepted = f"{error.instance!r}", str(error.validator_value)
+    elif error.validator == "minItems":  # jsonschema says it in other words in every other release
+        seen, accepted = f"{error.instance!r}", f"at least {error.validator_value} of them"
     elif error.validator == "minimum":
         seen, accepted = f"{error.instance!r}", f"at least {error.validator_value}"
     elif error.validator == "required":

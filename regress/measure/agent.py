@@ -11,6 +11,7 @@ that the launcher had entrusted to the agent. Answers are files.
 
 from __future__ import annotations
 
+import inspect
 import os
 import queue
 import sys
@@ -80,15 +81,20 @@ def _run(request: Request) -> Answer:
     """One launch through torchrun's engine, in this (the main) thread: its signal handling needs that."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    command = list(request.command)
+    # torch 2.4 tells ranks to meet at the host's full name, which need not resolve, whatever local_addr says.
+    if "local_addr" not in inspect.signature(RendezvousStoreInfo.build).parameters:
+        command = ["/usr/bin/env", "MASTER_ADDR=127.0.0.1", *command]
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=request.world_size, run_id=request.mark.replace("/", "-"),
         rdzv_backend="c10d", rdzv_endpoint="localhost:0", local_addr="127.0.0.1", max_restarts=0,
         monitor_interval=0.05, logs_specs=DefaultLogsSpecs(log_dir=str(Path(request.folder, "logs")),
                                                            redirects=Std.ALL))
     try:
-        elastic_launch(config, request.command[0])(*request.command[1:])
+        elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as failed:
         return Answer(tuple(RankFailure(rank, failure.exitcode) for rank, failure in failed.failures.items()))
     return Answer()

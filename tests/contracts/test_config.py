@@ -81,7 +81,7 @@ DURATIONS = "accepted: a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h
     ("schema: 1\ncases:\n- workload: allreduce\n  sizes: [1MiB]\n  options: {bucket_cap: 1}",
      "t.yaml:5: cases[0].options.bucket_cap: unknown key 'bucket_cap'; accepted: bucket_cap_mb; did you mean "
      "'bucket_cap_mb'?"),
-    ("schema: 1\ncases: []", "t.yaml:2: cases: [] should be non-empty"),
+    ("schema: 1\ncases: []", "t.yaml:2: cases: []; accepted: at least 1 of them"),
     ("schema: 1\ncases:\n- workload: allreduce",
      "t.yaml:3: cases[0]: allreduce without sizes; accepted: sizes: [4KiB, 1MiB, ...]"),
     ("schema: 1\ncases:\n- workload: ddp_step\n  sizes: [1MiB]",
