@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 from pathlib import Path
 
 LAUNCH_MARK = "COMM_REGRESS_LAUNCH"
@@ -35,7 +36,10 @@ def boot_command(python: str, module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def process_file(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its process id, as soon as it is under guard."""
+    """Where a rank leaves its process id and that moment on the monotonic clock, as soon as it is under guard.
+
+    All processes of a host read the same monotonic clock, and nobody can set it.
+    """
     return folder / f"rank{rank}.pid"
 
 
@@ -54,7 +58,7 @@ def main() -> None:
     faulthandler.register(STACK_SIGNAL, all_threads=True)
     pid_file = process_file(Path(folder), int(os.environ["RANK"]))
     unfinished = pid_file.with_suffix(".tmp")
-    unfinished.write_text(str(os.getpid()))
+    unfinished.write_text(f"{os.getpid()} {time.monotonic()}")
     unfinished.replace(pid_file)
     if program[0] == "-m":
         sys.argv = program[1:]

@@ -39,10 +39,11 @@ class Watch:
                 on_progress(line)
         for rank in range(self.world_size):
             if rank not in self.pids and process_file(self.folder, rank).exists():
-                self.pids[rank] = int(process_file(self.folder, rank).read_text())
-                # One that has ended already has no age: it began when it wrote this file, or before.
+                pid, guarded = process_file(self.folder, rank).read_text().split()
+                self.pids[rank] = int(pid)
+                # One that has ended already has no age: it began when it came under guard, or a moment before.
                 age = age_seconds(self.pids[rank])
-                self.started[rank] = now - (_since_written(process_file(self.folder, rank)) if age is None else age)
+                self.started[rank] = float(guarded) if age is None else now - age
             if rank in self.pids and rank not in self.ended and not alive(self.pids[rank]):
                 self.ended[rank] = now
 
@@ -70,11 +71,6 @@ class Watch:
         """The longest rank process, from the start of its interpreter to its end (to now where it still runs)."""
         now = time.monotonic()
         return max((self.ended.get(rank, now) - start for rank, start in self.started.items()), default=0.0)
-
-
-def _since_written(path: Path) -> float:
-    """Seconds, never negative, whatever the wall clock was set to meanwhile."""
-    return max(time.time() - path.stat().st_mtime, 0.0)
 
 
 def read_log(folder: Path, rank: int, stream: str) -> str:
