@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
-ABOUT_THE_SEARCH = {"test_the_search_finds_a_planted_fault", "test_three_green_gates_then_a_slow_allreduce"}
+ABOUT_THE_SEARCH = {"test_the_search_finds_a_planted_fault", "test_green_gates_then_a_slow_allreduce"}
 """Tests here that show something else than a fault around the gate."""
 
 

@@ -1,4 +1,7 @@
-"""The whole point: unchanged code is green three times, a delay inside all_reduce is red, and only there."""
+"""The whole point: unchanged code is green time after time, a delay inside all_reduce is red, and only there.
+
+Five green gates and not three: on a host whose launches differ by half, three runs leave even 68 times open.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ def junit(path: Path) -> dict[str, str]:
     return cases
 
 
-def test_three_green_gates_then_a_slow_allreduce(place: Place) -> None:
+def test_green_gates_then_a_slow_allreduce(place: Place) -> None:
     place.configure(thresholds(launches=2, workloads=("allreduce", "allgather")))
-    for number in range(3):
+    for number in range(5):
         status, text = place.run("--junitxml=junit.xml")
         assert status == 0, text
         assert ("NO BASELINE" in text) is (number == 0), text
