@@ -10,7 +10,7 @@ from regress.judge.statistics import holm
 from regress.record import Finding, Verdict
 
 SAME = 1e-6
-"""Relative difference of two p below which they are one: far above rounding, far below what two metrics share by luck."""
+"""Relative difference of two p below which they are one: far above rounding, far below what metrics share by luck."""
 
 
 def corrected(findings: Sequence[Finding], fresh_cases: set[str], alpha: float) -> list[Finding]:
