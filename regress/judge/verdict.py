@@ -7,6 +7,7 @@ re-measurement with all launches so far, it gives the verdict as it then stands.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -73,7 +74,7 @@ def judge(launches: Sequence[Launch], baseline: Baseline, policies: Policies, *,
           health: Sequence[HealthNote] = (), alpha: float = ALPHA, stored: bool = False) -> Judgement:
     """The judgement of a run's launches so far.
 
-    planned: cases that every head launch had to measure; one that is missing makes its case invalid.
+    planned: cases that every screening launch of their world size had to measure; where one is missing, it is invalid.
     health: turns would-be regressions into inconclusive or invalid, with the evidence.
     alpha: how often an unchanged build may be called changed.
     stored: the launches are all there will ever be, so a regression needs no re-measurement.
@@ -226,18 +227,33 @@ def _measured_cases(launches: Sequence[Launch]) -> dict[str, Case]:
 
 def _correctness(launches: Sequence[Launch], planned: Sequence[Case]) -> list[Finding]:
     """Invalid for each case that failed, or is missing, in a screening launch or a fresh one of head."""
-    found: dict[str, Finding] = {}
-    for launch in (item for item in launches if item.role == "head"):
-        present = {outcome.case.id: outcome for outcome in launch.outcomes}
-        expected = {case.id for case in planned} if launch.session == 0 else set()
-        for case_id in [*present, *sorted(expected - set(present))]:
-            outcome = present.get(case_id)
-            error = (launch.error or "the case is missing from it") if outcome is None else outcome.error
-            if error is not None and case_id not in found:
-                found[case_id] = Finding(case=case_id, metric="correctness", unit=Unit.COUNT, detector="correctness",
-                                         verdict=Verdict.INVALID, statistic="value",
-                                         reason=f"launch {launch.index}: {error}")
-    return list(found.values())
+    errors: dict[str, str] = {}
+    heads = [launch for launch in launches if launch.role == "head"]
+    missing = {case.id for case in planned}
+    for launch, expected in zip(heads, _expected(heads, planned), strict=True):
+        present = {outcome.case.id: outcome.error for outcome in launch.outcomes}
+        lost = dict.fromkeys(sorted(expected - set(present)), launch.error or "the case is missing from it")
+        missing -= {*present, *lost}
+        for case_id, error in {**present, **lost}.items():
+            if error is not None:
+                errors.setdefault(case_id, f"launch {launch.index}: {error}")
+    errors.update(dict.fromkeys(sorted(missing), "it was planned, and no launch measured it"))
+    return [Finding(case=case_id, metric="correctness", unit=Unit.COUNT, detector="correctness",
+                    verdict=Verdict.INVALID, statistic="value", reason=error) for case_id, error in errors.items()]
+
+
+def _expected(heads: Sequence[Launch], planned: Sequence[Case]) -> list[set[str]]:
+    """What each launch had to hold: in screening the planned cases of its own world size, later nothing in particular.
+
+    A launch that left nothing does not show its world size. In screening all world sizes take turns, so it was of one
+    that has fewer launches than another; where all have the same number, it may have been of any.
+    """
+    sizes = [{outcome.case.world_size for outcome in launch.outcomes} for launch in heads]
+    counts = Counter({case.world_size: 0 for case in planned})
+    counts.update(size for launch, group in zip(heads, sizes, strict=True) if launch.session == 0 for size in group)
+    short = {size for size, count in counts.items() if count < max(counts.values())} or set(counts)
+    return [{case.id for case in planned if case.world_size in (group or short)} if launch.session == 0 else set()
+            for launch, group in zip(heads, sizes, strict=True)]
 
 
 def _not_applicable(case_id: str, metric: str, policy: Policy) -> list[str]:

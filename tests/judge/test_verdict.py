@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from regress.judge.baseline import Baseline
@@ -10,7 +12,7 @@ from regress.judge.detectors.limit import LimitOptions
 from regress.judge.detectors.shift import ShiftOptions
 from regress.judge.verdict import Downgrade, HealthNote, compare, detectors, judge
 from regress.options import Effect
-from regress.record import CaseOutcome, Launch, Verdict
+from regress.record import Case, CaseOutcome, Launch, Verdict
 from regress.units import Better, Unit
 from tests.judge.made import CASE, METRIC, case, launches, policies, run
 
@@ -124,6 +126,47 @@ def test_a_planned_case_that_is_missing_from_a_launch_is_invalid() -> None:
     found = judge(launches(QUIET), window(), policies(), planned=[CASE, case("allgather")])
     assert found.verdicts[case("allgather").id] is Verdict.INVALID
     assert "missing" in found.findings[0].reason
+
+
+ALONE = replace(CASE, world_size=1, ranks_per_node=1)
+
+
+def turns(count: int, *, lost: int | None = None) -> tuple[Launch, ...]:
+    """Screening as a gate does it: one launch of each world size in turn; `lost`: the launch that left nothing."""
+    taken = [launch for pair in zip(launches(QUIET[:count], of=ALONE), launches(QUIET[:count]), strict=True)
+             for launch in pair]
+    return tuple(replace(launch, index=i, outcomes=launch.outcomes if i != lost else (),
+                         error=None if i != lost else "rank 0 was killed by SIGKILL")
+                 for i, launch in enumerate(taken))
+
+
+def test_a_launch_is_expected_to_hold_the_cases_of_its_own_world_size() -> None:
+    found = judge(turns(3), window(), policies((ALONE, METRIC), (CASE, METRIC)), planned=[ALONE, CASE])
+    assert found.verdicts == {ALONE.id: Verdict.NO_BASELINE, CASE.id: Verdict.PASS}
+    assert found.exit_status == 0
+    missing = judge(turns(3), window(), policies(), planned=[ALONE, CASE, case("allgather")])
+    assert [(f.case, f.verdict) for f in missing.findings if f.detector == "correctness"] == [
+        (case("allgather").id, Verdict.INVALID)]
+
+
+@pytest.mark.parametrize(("lost", "of"), [(2, ALONE), (5, CASE)])
+def test_a_launch_that_left_nothing_makes_the_cases_of_its_world_size_invalid(lost: int, of: Case) -> None:
+    found = judge(turns(3, lost=lost), window(), policies((ALONE, METRIC), (CASE, METRIC)), planned=[ALONE, CASE])
+    assert [(f.case, f.reason) for f in found.findings if f.verdict is Verdict.INVALID] == [
+        (of.id, f"launch {lost}: rank 0 was killed by SIGKILL")]
+    assert found.exit_status == 10
+
+
+def test_launches_that_all_left_nothing_make_every_case_invalid() -> None:
+    empty = tuple(replace(launch, outcomes=(), error="no rank came up") for launch in turns(1))
+    found = judge(empty, window(), policies(), planned=[ALONE, CASE])
+    assert found.verdicts == {ALONE.id: Verdict.INVALID, CASE.id: Verdict.INVALID}
+
+
+def test_a_planned_case_of_a_world_size_that_was_never_launched_is_invalid() -> None:
+    found = judge(launches(QUIET), window(), policies(), planned=[ALONE, CASE])
+    assert found.verdicts == {ALONE.id: Verdict.INVALID, CASE.id: Verdict.PASS}
+    assert found.findings[0].reason == "it was planned, and no launch measured it"
 
 
 @pytest.mark.parametrize(("level", "verdict", "status"), [(Downgrade.INCONCLUSIVE, Verdict.INCONCLUSIVE, 0),
