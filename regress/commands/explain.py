@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from regress.catalog import open_shelves
@@ -59,8 +60,4 @@ def _exporter(report: Path) -> Export:
         raise TraceInputError("reading a report needs nsys, and none was found", where=str(report),
                               accepted="nsys on PATH, in NVIDIA's folders, or named by REGRESS_NSYS",
                               next_step="or export it where nsys is: nsys export -t sqlite --include-blobs=true")
-
-    def export(source: Path, target: Path) -> None:
-        export_sqlite(nsys, source, target)
-
-    return export
+    return partial(export_sqlite, nsys)

@@ -7,10 +7,11 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from regress.errors import TraceInputError
+from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.analysis import Analysis, assemble
 from regress.trace.kineto import read_kineto
 from regress.trace.lane import Lane
@@ -19,7 +20,10 @@ from regress.trace.sqlite import read_sqlite
 from regress.trace.timeline import DEFAULTS, ReadOptions, Timeline, Tracer
 
 Export = Callable[[Path, Path], object]
-"""Exports an nsys report (first path) to an SQLite file (second path)."""
+"""Exports an nsys report (first path) to an SQLite file (second path).
+
+It travels to worker processes, so it must be picklable: a module's function, `functools.partial` of one, no closure.
+"""
 
 _ACCEPTED = "nsys reports (.nsys-rep) and exports (.sqlite), torch.profiler traces (.json, .json.gz)"
 _PARALLEL_BYTES = 64 << 20
@@ -98,12 +102,8 @@ def read_traces(paths: Sequence[Path], *, export: Export | None = None, options:
     if within is not None:
         options = replace(options, keep=options.keep | {within}, within=within)
     count = _workers(paths) if workers is None else min(workers, len(paths))
-    if count > 1:
-        with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:
-            size = max(1, len(paths) // (count * 8))
-            files = list(pool.map(_Reduce(export, options, within), paths, chunksize=size))
-    else:
-        files = [reduce_file(path, export, options, within) for path in paths]
+    reduce = _Reduce(export, options, within)
+    files = _in_workers(reduce, paths, count) if count > 1 else [reduce(path) for path in paths]
     lanes = [lane for file in files for lane in file.lanes]
     warnings = [f"{file.file}: {text}" for file in files for text in file.warnings]
     return assemble(lanes, {f.file: (f.tracer, f.version) for f in files}, within=within, warnings=warnings)
@@ -111,7 +111,7 @@ def read_traces(paths: Sequence[Path], *, export: Export | None = None, options:
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """`reduce_file` with its settings bound; a plain function so that it travels to a worker."""
+    """`reduce_file` with its settings bound, so that it travels to a worker."""
 
     export: Export | None
     options: ReadOptions
@@ -119,6 +119,18 @@ class _Reduce:
 
     def __call__(self, path: Path) -> ReducedFile:
         return reduce_file(path, self.export, self.options, self.within)
+
+
+def _in_workers(reduce: _Reduce, paths: Sequence[Path], count: int) -> list[ReducedFile]:
+    """Every file reduced, in order of `paths`; an error of one is raised as it is without workers."""
+    size = max(1, len(paths) // (count * 8))
+    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("fork")) as pool:
+        try:
+            return list(pool.map(reduce, paths, chunksize=size))
+        except BrokenProcessPool as error:
+            raise TraceUnfitError("a process that was reading them was killed, most likely for want of memory",
+                                  where=", ".join(map(str, paths)),
+                                  next_step="read fewer files at once, or on a machine with more memory") from error
 
 
 def _workers(paths: Sequence[Path]) -> int:
