@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def import_(history: History, source: str) -> Imported:
                     added += 1
                 else:
                     already += 1
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise HistoryError(f"the import stopped: {error}", where=source, accepted="an NDJSON file, .gz allowed",
                            next_step=f"{added} runs were added before; the same import may be repeated") from error
     return Imported(added, already, tuple(problems))

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from regress.errors import RecordError
 from regress.history.runs import Entry, Problem, utc
 from regress.record import SEVEREST_FIRST, CaseOutcome, Measurement, Run, run_from_json, to_json
 
@@ -258,9 +259,13 @@ def run_rows(connection: Connection, window: Window, limit: int | None = None) -
 
 
 def slim_run(connection: Connection, row: RunRow) -> Run:
-    """The run without raw samples, from the index alone."""
+    """The run without raw samples, from the index alone; RecordError where its copy there is damaged."""
     found = connection.rows("SELECT content FROM comm_regress_slim WHERE run = :run", {"run": row.key})
-    return run_from_json(zlib.decompress(bytes(found[0][0])), row.location)
+    try:
+        plain = zlib.decompress(bytes(found[0][0]))
+    except zlib.error as error:
+        raise RecordError(f"damaged in the index: {error}", where=row.location) from error
+    return run_from_json(plain, row.location)
 
 
 def _run_values(run: Run, entry: Entry) -> dict[str, Bound]:

@@ -13,7 +13,7 @@ from regress.history import index
 from regress.history.ancestry import ancestry, by_ancestry
 from regress.history.index import Database, RunRow, Window
 from regress.history.runs import AcceptedMark, Entry, Problem, checked, with_marks
-from regress.record import Acceptance, Run
+from regress.record import Acceptance, Run, without_samples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,8 +265,11 @@ class History:
                     index.put_problem(connection, Problem(row.location, error.text), Entry(row.location, -1, -1))
                 raise
         else:
-            with self._reading() as connection:
-                run = index.slim_run(connection, row)
+            try:
+                with self._reading() as connection:
+                    run = index.slim_run(connection, row)
+            except RecordError:  # the index holds copies: what is damaged there may be whole where the run lies
+                run = without_samples(self._backend.load(row.location))
         return with_marks(run, marks.get((row.run_id, row.attempt), ()))
 
     def _marks(self) -> dict[tuple[str, int], list[Acceptance]]:

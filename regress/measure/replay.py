@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ def read_recording(path: Path) -> Recording:
     try:
         data = path.read_bytes()
         return msgspec.json.decode(gzip.decompress(data) if path.suffix == ".gz" else data, type=Recording)
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise RecordError(str(error), where=str(path), accepted="a recording of launches") from error
 
 

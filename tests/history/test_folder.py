@@ -156,6 +156,17 @@ def test_the_index_is_built_again(tmp_path: Path, damage: str) -> None:
         assert history.medians().equals(expected)
 
 
+def test_a_run_whose_copy_in_the_index_is_damaged_is_read_from_its_file(tmp_path: Path) -> None:
+    with open_history(str(tmp_path)) as history:
+        history.add(run(1))
+        [expected] = history.runs()
+    with sqlite3.connect(tmp_path / "index.sqlite") as link:
+        link.execute("UPDATE comm_regress_slim SET content = X'789c00ff00ff'")
+    link.close()
+    with open_history(str(tmp_path)) as history:
+        assert list(history.runs()) == [expected]
+
+
 def test_an_older_schema_is_brought_up_to_date_on_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = msgspec.json.decode(to_json(run(1)))
     old["id"] = old.pop("run_id")

@@ -246,6 +246,16 @@ def test_an_import_that_is_cut_says_so(history: History, tmp_path: Path) -> None
         exchange.import_(history, str(tmp_path / "absent.ndjson"))
 
 
+def test_an_import_that_is_damaged_names_the_file_and_what_was_added(history: History, tmp_path: Path) -> None:
+    source = tmp_path / "in.ndjson.gz"
+    whole = gzip.compress(to_json(run(1)) + b"\n") + gzip.compress(to_json(run(2)) + b"\n")
+    first = len(gzip.compress(to_json(run(1)) + b"\n"))
+    for place in range(first + 10, len(whole), 7):  # behind the second header: in its deflate stream or its checksum
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1:])
+        with pytest.raises(HistoryError, match=r"in\.ndjson\.gz: the import stopped: .*; [01] runs were added before"):
+            exchange.import_(history, str(source))
+
+
 def test_runs_move_through_any_fsspec_url(history: History, tmp_path: Path) -> None:
     history.add(run(1))
     assert exchange.export(history, "memory://shared/runs.ndjson.gz") == 1

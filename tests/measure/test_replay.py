@@ -77,7 +77,9 @@ def test_real_launches_on_the_cpu_and_a_case_that_was_not_recorded() -> None:
         assert len(rank.seconds["isolated"]) > 3
 
 
-@pytest.mark.parametrize("data", [b"{", b"[]", gzip.compress(b"{}")])
+@pytest.mark.parametrize("data", [b"{", b"[]", gzip.compress(b"{}"),
+                                  gzip.compress(bytes(99))[:10] + b"\xff" * 30],
+                         ids=["cut", "no record", "no record, packed", "damaged"])
 def test_a_foreign_file_is_named(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "recording.json.gz"
     path.write_bytes(data)
