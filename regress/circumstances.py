@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from regress.diagnose import INFO, Circumstances, Need, diagnose_run, rules
-from regress.errors import RegressError
+from regress.errors import RegressError, TraceUnfitError
 from regress.record import Case, Diagnosis, Environment, Run, Scalar, TimingMode
 from regress.trace.analysis import Analysis
+from regress.trace.kept import kept_traces
 from regress.trace.nccl_log import NcclLog
 from regress.trace.rank_output import trouble
 from regress.trace.read import read_traces
@@ -49,15 +50,25 @@ def known_before(case: Case, analysis: Analysis, beside: Beside) -> tuple[Circum
     if run is None:
         return None, None
     folder = beside.before_traces or Path(run.artifacts.get("trace", ""))
-    if folder == Path() or not folder.is_dir():
-        return None, None
-    try:
-        earlier = read_traces(sorted(path for path in folder.iterdir() if path.is_file()), within=f"case:{case.id}")
-    except RegressError as error:
-        return None, f"not explained against run {run.run_id}: {error.text}"
+    earlier, why_not = _kept(case, kept_traces(folder)) if folder != Path() else (None, None)
+    if earlier is None:
+        return None, f"not explained against run {run.run_id}: {why_not}" if why_not is not None else None
     if earlier.tracer is not analysis.tracer or len(earlier.lanes) != len(analysis.lanes):
         return None, f"not explained against run {run.run_id}: it was traced otherwise"
     return Circumstances(earlier, health=run.health, environment=run.environment, decisions=_choices(run)), None
+
+
+def _kept(case: Case, launches: Sequence[Sequence[Path]]) -> tuple[Analysis | None, str | None]:
+    """The case in the newest of those launches that holds it, and why it is in none of them; None without launches."""
+    errors: list[RegressError] = []
+    for files in launches:
+        try:
+            return read_traces(files, within=f"case:{case.id}"), None
+        except RegressError as error:
+            errors.append(error)
+    # A launch without the case is as it should be, a damaged one is not.
+    told = next((error for error in errors if not isinstance(error, TraceUnfitError)), errors[0] if errors else None)
+    return None, told.text if told is not None else None
 
 
 def _choices(run: Run) -> dict[str, str]:

@@ -12,6 +12,7 @@ from regress.errors import RegressError
 from regress.publish.html import CollectiveSkew, RankStrip, TraceView
 from regress.record import Run
 from regress.trace.intervals import Intervals, covers, union
+from regress.trace.kept import kept_traces
 from regress.trace.read import read_timeline
 from regress.trace.timeline import Int64, Timeline
 from regress.trace.window import lanes_of
@@ -92,16 +93,14 @@ def _skews(lanes: Sequence[_Lane]) -> tuple[CollectiveSkew, ...]:
 
 
 def latest_picture(runs: Sequence[Run]) -> TraceView | None:
-    """The picture of the newest run whose trace is still there; `runs` newest first."""
+    """The picture of the newest traced launch with a step that is still there; `runs` newest first."""
     for run in runs:
-        folder = Path(run.artifacts["trace"]) if "trace" in run.artifacts else None
-        if folder is None or not folder.is_dir():
-            continue
-        paths = sorted(path for path in folder.iterdir() if path.suffix in TRACE_SUFFIXES)
-        try:
-            view = step_picture(paths, f"run {run.run_id}") if paths else None
-        except RegressError:
-            continue  # a trace that cannot be read is told by `regress explain`; the report goes on without it
-        if view is not None:
-            return TraceView(view.title, view.strips, view.collectives, run.diagnoses)
+        for files in kept_traces(Path(run.artifacts["trace"])) if "trace" in run.artifacts else ():
+            paths = [path for path in files if path.suffix in TRACE_SUFFIXES]
+            try:
+                view = step_picture(paths, f"run {run.run_id}") if paths else None
+            except RegressError:
+                continue  # a trace that cannot be read is told by `regress explain`; the report goes on without it
+            if view is not None:
+                return TraceView(view.title, view.strips, view.collectives, run.diagnoses)
     return None

@@ -6,7 +6,6 @@ profiler's exit status.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,14 +20,12 @@ from regress.metrics import Metric
 from regress.outcomes import incorrectness
 from regress.record import Case, CaseOutcome, Diagnosis, Launch, Measurement, TimingMode
 from regress.trace.analysis import Analysis
+from regress.trace.kept import forget_old, keep_trace
 from regress.trace.nccl_log import NcclLog, environment_for, read_logs
 from regress.trace.nsys import Nsys, find
 from regress.trace.nsys_run import Collected, collect, new_session, profile_command, shutdown_session
 from regress.trace.read import read_traces
 from regress.units import format_change
-
-KEPT_TRACES = 5
-"""Runs whose traces are kept: one is a few megabytes, and only the latest are ever opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +84,8 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
                 keep: Path | None = None, beside: Beside | None = None) -> Traced:
     """One traced launch for each world size; its readings join the campaign's launches under the role "traced".
 
-    keep: folder that the traces are copied to; None throws them away. beside: what else is known of this run, and the
-    run to compare with.
+    keep: folder of this run that the traces are copied to, see `regress.trace.kept`; None throws them away. beside:
+    what else is known of this run, and the run to compare with.
     """
     if tracer.kind == "none":
         return Traced()
@@ -105,7 +102,7 @@ def trace_cases(tracer: Tracer, campaign: Campaign, cases: Sequence[Case], *, se
         found = Traced(found.diagnoses + one.diagnoses, found.warnings + one.warnings,
                        {**found.artifacts, **one.artifacts})
     if keep is not None:
-        _forget_old(keep.parent)
+        forget_old(keep.parent)
     return found
 
 
@@ -143,9 +140,9 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None, be
     artifacts = {}
     if keep is not None and paths:
         try:
-            artifacts = _keep(paths, keep)
+            keep_trace(paths, keep, result.index)
+            artifacts["trace"] = str(keep)
         except OSError as error:
-            shutil.rmtree(keep, ignore_errors=True)  # half a trace would be taken for a whole one
             warnings = (*warnings, f"the trace is not kept: {keep}: {error.strerror or error}")
     return Traced(tuple(diagnoses), tuple(dict.fromkeys(warnings)), artifacts)
 
@@ -212,18 +209,3 @@ def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
     if slowed is None or not plain:
         return None
     return f"{name} by {format_change(slowed.value / plain[len(plain) // 2] - 1)}; gated figures are untraced"
-
-
-def _keep(paths: Sequence[Path], keep: Path) -> dict[str, str]:
-    keep.mkdir(parents=True, exist_ok=True)
-    for path in paths:
-        shutil.copyfile(path, keep / path.name)
-    return {"trace": str(keep)}
-
-
-def _forget_old(folder: Path) -> None:
-    """Keeps the traces of the latest runs."""
-    if folder.is_dir():
-        kept = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-        for old in kept[:-KEPT_TRACES]:
-            shutil.rmtree(old, ignore_errors=True)
