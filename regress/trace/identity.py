@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from regress.errors import TraceInputError
 from regress.trace.lane import Lane
 from regress.trace.timeline import IdentitySource
@@ -19,6 +21,7 @@ def assign_ranks(lanes: Sequence[Lane]) -> tuple[tuple[Lane, ...], tuple[str, ..
     Raises TraceInputError for files that cannot be of one run: a rank twice, two world sizes, more ranks than the
     world has, captures at different times.
     """
+    lanes = _without_groups(lanes)
     _refuse_mixed(lanes)
     worlds = sorted({lane.world_size for lane in lanes if lane.world_size is not None})
     world = worlds[0] if worlds else None
@@ -39,6 +42,50 @@ def assign_ranks(lanes: Sequence[Lane]) -> tuple[tuple[Lane, ...], tuple[str, ..
         warnings.append("the trace does not say which rank a process is: ranks are by order of files, devices and "
                         "processes")
     return tuple(sorted(ordered, key=lambda lane: lane.rank or 0)), tuple(warnings)
+
+
+def _without_groups(lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """The lanes, unnamed where NCCL named them by communicators that are groups of the run's ranks and not all of them.
+
+    NCCL's name for a process is its rank in the largest communicator that it made inside the capture. Where the world's
+    was made before, those are groups (tensor or data parallel): ranks come twice, sizes differ, or more processes
+    communicate than the communicator has. Two runs look alike, but nothing holds their processes together.
+    """
+    named = [lane for lane in lanes if lane.source is IdentitySource.NCCL_INIT]
+    if not named or not _beyond_one_world(lanes) or _same_twice(named) or not _one_job(lanes):
+        return lanes
+    return [replace(lane, rank=None, world_size=None, source=IdentitySource.ORDER)
+            if lane.source is IdentitySource.NCCL_INIT else lane for lane in lanes]
+
+
+def _beyond_one_world(lanes: Sequence[Lane]) -> bool:
+    """Whether the ranks and world sizes that lanes are named by cannot all be of one world."""
+    owners = {(lane.rank, lane.file, lane.key) for lane in lanes if lane.rank is not None}
+    worlds = {lane.world_size for lane in lanes if lane.world_size is not None}
+    communicating = sum(len(lane.collectives) > 0 for lane in lanes)
+    return len({rank for rank, *_ in owners}) < len(owners) or len(worlds) > 1 or communicating > min(worlds)
+
+
+def _same_twice(named: Sequence[Lane]) -> bool:
+    """Whether two processes are the same rank of the same communicator: one trace under two names."""
+    owners = {(lane.communicator, lane.rank, lane.file, lane.key) for lane in named if lane.communicator}
+    return len({owner[:2] for owner in owners}) < len(owners)
+
+
+def _one_job(lanes: Sequence[Lane]) -> bool:
+    """Whether the lanes hang together: by communicators they share, or by running side by side in one capture."""
+    used = [{lane.communicator, *np.unique(lane.collectives.communicator).tolist()} - {0} for lane in lanes]
+
+    def together(a: int, b: int) -> bool:
+        at_once = lanes[a].window.start <= lanes[b].window.end and lanes[b].window.start <= lanes[a].window.end
+        return bool(used[a] & used[b]) or (lanes[a].file == lanes[b].file and at_once)
+
+    reached, waiting = [0], list(range(1, len(lanes)))
+    for lane in reached:  # grows while it is walked
+        near = [together(lane, other) for other in waiting]
+        reached += [other for other, found in zip(waiting, near, strict=True) if found]
+        waiting = [other for other, found in zip(waiting, near, strict=True) if not found]
+    return not waiting
 
 
 def _several_devices(named: Sequence[Lane]) -> bool:

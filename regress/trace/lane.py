@@ -133,13 +133,13 @@ class Lane:
 
     key: identity of the process in its file (nsys: globalPid). device: CUDA ordinal in its process; -1 for a process of
     a CPU backend, whose collectives are ranges on the host and which has no device to measure. gpu: (machine or file,
-    number) of the physical device. rank: final only in an `Analysis`. in_window, in_trace: over the step window, and
-    from the first kernel's start to the last end. host_ns, host_sync_ns: the window on the host, and the part of it
-    spent in synchronising calls. counters: mean of each sampled GPU counter in the window. offset_ns: add to the lane's
-    times to put lanes of several files on one clock; clock: lanes with equal clock are comparable without correction.
-    exposed: when, in the window, communication ran alone (for a CPU backend: when a collective ran inside a step, as
-    what runs beside it is not seen). serial_comm: communication kernels on a stream that computes too.
-    host_collectives: those of a CPU backend beside this lane's own, None where there are none.
+    number) of the physical device. rank: final only in an `Analysis`. communicator: as in `Process`. in_window,
+    in_trace: over the step window, and from the first kernel's start to the last end. host_ns, host_sync_ns: the window
+    on the host, and the part of it spent in synchronising calls. counters: mean of each sampled GPU counter in the
+    window. offset_ns: add to the lane's times to put lanes of several files on one clock; clock: lanes with equal clock
+    are comparable without correction. exposed: when, in the window, communication ran alone (for a CPU backend: when a
+    collective ran inside a step, as what runs beside it is not seen). serial_comm: communication kernels on a stream
+    that computes too. host_collectives: those of a CPU backend beside this lane's own, None where there are none.
     """
 
     file: str
@@ -170,6 +170,7 @@ class Lane:
     serial_comm: int = 0
     kernel_totals: tuple[KernelTotal, ...] = ()
     host_collectives: HostCollectives | None = None
+    communicator: int = 0
 
     @property
     def on_host(self) -> bool:

@@ -29,13 +29,14 @@ _THREAD_BITS = 0xFFFFFF
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NvtxFound:
-    """marks and init_ranks: process key to (rank, world size). clipped: ranges that never ended in the trace."""
+    """marks: process key to (rank, world size). init_ranks: to (rank, ranks, communicator) of the largest communicator
+    that the process made. clipped: ranges that never ended in the trace."""
 
     steps: Steps
     host_comm: HostComm
     nccl: NcclRanges
     marks: dict[int, tuple[int, int]] = field(default_factory=dict)
-    init_ranks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    init_ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     named: dict[str, Steps] = field(default_factory=dict)
     clipped: int = 0
 
@@ -114,14 +115,17 @@ def _nccl_ranges(found: list[tuple[_Row, str]], json_by_id: dict[int, str], offs
                       codes=np.array([code[text] for _, text in found], np.int32), payload=payload)
 
 
-def _ranks_named(ranges: NcclRanges) -> dict[int, tuple[int, int]]:
-    """Process key to (rank, world size): the largest communicator a process creates is taken for the world."""
-    found: dict[int, tuple[int, int]] = {}
+def _ranks_named(ranges: NcclRanges) -> dict[int, tuple[int, int, int]]:
+    """Process key to (rank, ranks, communicator) of the largest communicator a process makes in the capture.
+
+    That is the world, or a group of ranks where the world's was made before: `identity` tells them apart.
+    """
+    found: dict[int, tuple[int, int, int]] = {}
     for row in np.flatnonzero(ranges.payload.ranks > 0).tolist():
         process = int(ranges.thread[row]) & ~_THREAD_BITS
         rank, ranks = int(ranges.payload.rank[row]), int(ranges.payload.ranks[row])
-        if rank >= 0 and ranks > found.get(process, (0, 0))[1]:
-            found[process] = rank, ranks
+        if rank >= 0 and ranks > found.get(process, (0, 0, 0))[1]:
+            found[process] = rank, ranks, int(ranges.payload.communicator[row])
     return found
 
 

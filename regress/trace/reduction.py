@@ -95,7 +95,7 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
                      window.start, window.end),
         serial_comm=serial_count(kernels.stream[rows], is_comm),
         kernel_totals=computed_totals(timeline, rows[~is_comm], (window.start, window.end)),
-        host_collectives=host_collectives(timeline, process, window.host, limits))
+        host_collectives=host_collectives(timeline, process, window.host, limits), communicator=owner.communicator)
 
 
 def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None) -> Lane:

@@ -194,12 +194,12 @@ def _processes(codes: Codes, nvtx: NvtxFound) -> tuple[Process, ...]:
     """Every process seen, with its rank from our mark, else from NCCL's communicator payload."""
     found = []
     for key in codes.values:
-        rank, world, source = None, None, IdentitySource.ORDER
+        rank, world, communicator, source = None, None, 0, IdentitySource.ORDER
         if key in nvtx.marks:
             (rank, world), source = nvtx.marks[key], IdentitySource.MARK
         elif key in nvtx.init_ranks:
-            (rank, world), source = nvtx.init_ranks[key], IdentitySource.NCCL_INIT
-        found.append(Process(key, (key >> 24) & 0xFFFFFF, rank, world, source))
+            (rank, world, communicator), source = nvtx.init_ranks[key], IdentitySource.NCCL_INIT
+        found.append(Process(key, (key >> 24) & 0xFFFFFF, rank, world, source, communicator))
     return tuple(found)
 
 

@@ -60,7 +60,8 @@ class IdentitySource(enum.Enum):
 class Process:
     """One process of the run. rank and world_size are None where the trace does not say them.
 
-    key: unique inside its file (nsys: globalPid). pid: as the operating system numbered it.
+    key: unique inside its file (nsys: globalPid). pid: as the operating system numbered it. communicator: NCCL's hash
+    of the one that rank and world_size are of, 0 where unknown or where NCCL did not name them.
     """
 
     key: int
@@ -68,6 +69,7 @@ class Process:
     rank: int | None = None
     world_size: int | None = None
     source: IdentitySource = IdentitySource.ORDER
+    communicator: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

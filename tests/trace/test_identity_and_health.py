@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from regress.errors import TraceUnfitError
+from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.health import require_collectives
 from regress.trace.read import read_traces
 from regress.trace.timeline import IdentitySource
@@ -185,3 +186,86 @@ def test_many_files_read_in_parallel_give_the_same(tmp_path: Path) -> None:
     alone, together = read_traces(files, workers=1), read_traces(files, workers=2)
     assert [lane.in_trace for lane in alone.lanes] == [lane.in_trace for lane in together.lanes]
     assert alone.matching.column("span_ns").tolist() == together.matching.column("span_ns").tolist()
+
+
+def _init(made: Export, pid: int, communicator: int, rank: int, ranks: int = 2) -> None:
+    known = f'"NCCL communicator ID": {communicator}, ' if communicator else ""
+    made.nvtx(pid, 10, 20, "ncclCommInitRankConfig",
+              json_text=f'{{{known}"No. of ranks": {ranks}, "Rank": {rank}, "CUDA device": 0}}')
+
+
+def _with_groups(inits: Sequence[tuple[int, int, int]], pids: Sequence[int] = (10, 11, 12, 13),
+                 world_communicator: int = 9) -> Export:
+    """A process a GPU that all-reduce together; inits: pid, communicator and rank in a group of two."""
+    made = Export()
+    for device, pid in enumerate(pids):
+        made.gpu(device, device, pid)
+        made.all_reduce(pid, 50_000 + device * 100, 90_000, device=device, communicator=world_communicator)
+    for pid, communicator, rank in inits:
+        _init(made, pid, communicator, rank)
+    return made
+
+
+GROUPS = ((10, 71, 0), (11, 71, 1), (12, 72, 0), (13, 72, 1))
+
+
+@pytest.mark.parametrize("inits", [
+    GROUPS,
+    tuple((pid, 0, rank) for pid, _, rank in GROUPS),
+    ((10, 81, 0), (11, 82, 0), (12, 81, 1), (13, 82, 1)),
+    ((12, 72, 0), (13, 72, 1)),
+], ids=["tensor parallel", "without communicator ids", "data parallel", "one group alone"])
+def test_groups_made_inside_the_capture_are_not_taken_for_the_world(
+        inits: tuple[tuple[int, int, int], ...], tmp_path: Path) -> None:
+    """The world's communicator was made before the capture: what its ranks are is not in the trace."""
+    analysis = read_traces([_with_groups(inits).write(tmp_path / "t.sqlite")])
+    assert [(lane.rank, lane.pid, lane.world_size) for lane in analysis.lanes] == [
+        (rank, pid, None) for rank, pid in enumerate((10, 11, 12, 13))]
+    assert analysis.identity is IdentitySource.ORDER
+    assert analysis.matching.count == 1
+    assert [text for text in analysis.warnings if "rank" in text] == [
+        "the trace does not say which rank a process is: ranks are by order of files, devices and processes"]
+
+
+def test_groups_of_unequal_size_are_no_two_runs(tmp_path: Path) -> None:
+    made = _with_groups(GROUPS[:2], pids=(10, 11, 12, 13, 14))
+    for rank, pid in enumerate((12, 13, 14)):
+        _init(made, pid, 72, rank, 3)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert [lane.rank for lane in analysis.lanes] == [0, 1, 2, 3, 4]
+
+
+def test_a_process_that_never_communicates_is_still_no_rank(tmp_path: Path) -> None:
+    made = _with_groups(GROUPS[:2], pids=(10, 11))
+    made.kernel(12, 50_000, 60_000, device=2)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert (len(analysis.lanes), analysis.identity) == (2, IdentitySource.NCCL_INIT)
+    assert any("1 processes with kernels are no rank" in text for text in analysis.warnings)
+
+
+def test_groups_of_one_run_in_a_file_a_node(tmp_path: Path) -> None:
+    files = [_with_groups(GROUPS[i:i + 2], pids=(10 + i, 11 + i)).write(tmp_path / f"n{i}.sqlite") for i in (0, 2)]
+    analysis = read_traces(files)
+    assert [(lane.rank, Path(lane.file).name) for lane in analysis.lanes] == [
+        (0, "n0.sqlite"), (1, "n0.sqlite"), (2, "n2.sqlite"), (3, "n2.sqlite")]
+
+
+@pytest.mark.parametrize("second", [
+    _with_groups(((10, 72, 0), (11, 72, 1)), pids=(10, 11), world_communicator=8),
+    _with_groups(((10, 0, 0), (11, 0, 1)), pids=(10, 11), world_communicator=0),
+    _with_groups(GROUPS[:2], pids=(10, 11)),
+], ids=["another run", "nothing in common", "a copy"])
+def test_two_runs_are_refused_although_each_has_its_ranks_from_nccl(second: Export, tmp_path: Path) -> None:
+    first = _with_groups(GROUPS[:2], pids=(10, 11))
+    files = [made.write(tmp_path / f"{name}.sqlite") for name, made in (("a", first), ("b", second))]
+    with pytest.raises(TraceInputError, match="rank 0 is in it and also in"):
+        read_traces(files)
+
+
+def test_two_runs_one_after_the_other_in_one_capture_are_refused(tmp_path: Path) -> None:
+    made = _with_groups(GROUPS[:2], pids=(10, 11))
+    for rank, pid in enumerate((20, 21)):
+        made.all_reduce(pid, 500_000_000, 500_090_000, device=rank, communicator=8)
+        _init(made, pid, 72, rank)
+    with pytest.raises(TraceInputError, match="rank 0 is in it and also in"):
+        read_traces([made.write(tmp_path / "t.sqlite")])
