@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.event_stream import Document, EventStream
-from regress.trace.host_ranges import HOST_COMM_RANGE
 from regress.trace.kineto_events import Collected, Collector
 from regress.trace.launches import captured
-from regress.trace.names import launches_kernel, operation
+from regress.trace.names import launches_kernel
 from regress.trace.timeline import (
     DEFAULTS,
     NO_TIME,
@@ -57,7 +56,7 @@ def _timeline(path: Path, out: Collected, document: Document) -> Timeline:
     """Everything that was collected, as columns."""
     _refuse_foreign(path, out, document)
     kernels, comm, lost = _kernel_tables(out)
-    if len(kernels) == 0 and not out.host_comm:
+    if len(kernels) == 0 and not out.host_comm and not out.own_comm:
         raise TraceUnfitError("neither a GPU kernel nor a collective in the trace", where=str(path),
                               accepted="torch.profiler with ProfilerActivity.CUDA, or a gloo run",
                               next_step="profile steps that communicate")
@@ -148,12 +147,6 @@ def _overhead(out: Collected) -> Overhead:
 
 def _host_comm(out: Collected) -> HostComm:
     """Collectives of a CPU backend: what the backend itself annotated, else the ranges our own workloads set."""
-    rows = out.host_comm
-    named = bool(rows)
-    if not rows:
-        rows = [(start, end, operation(found.group(1).replace("_", "")), int(found.group(2)))
-                for name, spans in out.ranges.items() if (found := HOST_COMM_RANGE.fullmatch(name))
-                for start, end in spans]
-    columns = np.array(sorted(rows), np.int64).reshape(-1, 4)
+    columns = np.array(sorted(out.host_comm or out.own_comm), np.int64).reshape(-1, 4)
     return HostComm(columns[:, 0].copy(), columns[:, 1].copy(), np.zeros(len(columns), np.int32),
-                    columns[:, 2].astype(np.int32), columns[:, 3].copy(), named)
+                    columns[:, 2].astype(np.int32), columns[:, 3].copy(), bool(out.host_comm))

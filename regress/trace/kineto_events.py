@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from regress.trace.event_stream import Event
-from regress.trace.host_ranges import HOST_COMM_RANGE, RANK_MARK, is_step, kept_by
+from regress.trace.host_ranges import RANK_MARK, host_collective, is_step, kept_by
 from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
 from regress.trace.timeline import COPY_KINDS, CopyKind, ReadOptions
 
@@ -71,7 +71,8 @@ class Collected:
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
     copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches, and where
     captures of CUDA graphs begin and end: start, correlation, name, thread.
-    ranges: by text, steps under "". foreign: the accelerator the trace is of, where it is none of NVIDIA's.
+    ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our workloads
+    set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it is none of NVIDIA's.
     """
 
     names: dict[str, int] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Collected:
     launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
+    own_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
     overhead: list[tuple[int, int]] = field(default_factory=list)
     pids: dict[int, int] = field(default_factory=dict)
     mark: tuple[int, int] | None = None
@@ -180,12 +182,12 @@ class Collector:
         elif kept_by(name, self._options):
             self.out.ranges.setdefault(name, []).append((start, end))
         else:
-            collective, sized = _HOST_COLLECTIVE.fullmatch(name), HOST_COMM_RANGE.fullmatch(name)
+            collective, sized = _HOST_COLLECTIVE.fullmatch(name), host_collective(name)
             if collective:
                 size = _shape_bytes(_DECODE_ARGS.decode(event.args)) if bytes(event.args) else -1
                 self.out.host_comm.append((start, end, operation(collective.group(1).replace("_", "")), size))
             elif sized:
-                self.out.ranges.setdefault(name, []).append((start, end))
+                self.out.own_comm.append((start, end, *sized))
 
 
 def _number(value: int | str | None) -> int:

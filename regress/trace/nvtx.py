@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from regress.trace.codes import Codes
 from regress.trace.export_db import ExportDb
-from regress.trace.host_ranges import HOST_COMM_RANGE, RANK_MARK, is_step, kept_by
-from regress.trace.names import operation
+from regress.trace.host_ranges import RANK_MARK, host_collective, is_step, kept_by
 from regress.trace.nccl_ranges import NCCL_RANGE, NcclRanges, join, range_code
 from regress.trace.payload import Offsets, decode_payloads
 from regress.trace.timeline import HostComm, ReadOptions, Steps
@@ -42,8 +41,8 @@ class NvtxFound:
 
 
 def _wanted(text: str, options: ReadOptions) -> bool:
-    return (is_step(text, options) or kept_by(text, options)
-            or any(known.fullmatch(text) for known in (NCCL_RANGE, RANK_MARK, HOST_COMM_RANGE)))
+    return (is_step(text, options) or kept_by(text, options) or host_collective(text) is not None
+            or any(known.fullmatch(text) for known in (NCCL_RANGE, RANK_MARK)))
 
 
 def _offsets(db: ExportDb) -> Offsets:
@@ -90,7 +89,7 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
                 mark = RANK_MARK.fullmatch(text)
                 if mark:
                     marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
-                elif kind not in _RANGES:
+                elif kind not in _RANGES or not _wanted(text, options):
                     continue
                 elif end is None:
                     clipped += 1
@@ -136,9 +135,8 @@ def _steps(rows: list[tuple[int, int, int]], processes: Codes) -> Steps:
 
 def _host_comm(found: dict[str, list[tuple[int, int, int]]], processes: Codes) -> HostComm:
     """The ranges our workloads set around collectives: all that a CPU backend leaves in such a trace."""
-    rows = sorted((start, end, process, operation(known.group(1).replace("_", "")), int(known.group(2)))
-                  for text, spans in found.items() if (known := HOST_COMM_RANGE.fullmatch(text))
-                  for start, end, process in spans)
+    rows = sorted((*span, *known) for text, spans in found.items() if (known := host_collective(text))
+                  for span in spans)
     columns = np.array(rows, np.int64).reshape(-1, 5)
     return HostComm(columns[:, 0].copy(), columns[:, 1].copy(), processes.encode(columns[:, 2]),
                     columns[:, 3].astype(np.int32), columns[:, 4].copy())

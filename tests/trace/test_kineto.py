@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from regress.errors import TraceUnfitError
 from regress.trace.event_stream import EventStream
 from regress.trace.kineto import read_kineto
 from regress.trace.kineto_events import to_ns
@@ -132,6 +133,17 @@ def test_gloo_on_the_cpu_has_the_metrics_that_exist(tmp_path: Path) -> None:
     transfer = explained.get("transfer_seconds")
     assert transfer is not None
     assert transfer.value == pytest.approx((46e-6 + 5e-6) / 2)
+
+
+def test_a_range_that_is_no_collective_is_none_in_torchs_trace_either(tmp_path: Path) -> None:
+    def event(name: str, start: float) -> dict[str, object]:
+        return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 90, "tid": 3, "ts": start, "dur": 5.0}
+
+    names = ("step", "epoch/1", "allreduce/4096", "reduce_lr/2")
+    host = read_kineto(kineto(tmp_path / "a.json", [event(name, 10.0 * k) for k, name in enumerate(names)])).host_comm
+    assert (host.start.tolist(), host.size_bytes.tolist()) == ([20_000], [4096])
+    with pytest.raises(TraceUnfitError, match="neither a GPU kernel nor a collective"):
+        read_kineto(kineto(tmp_path / "b.json", [event("epoch/1", 10.0)]))
 
 
 def test_ranks_of_several_nodes_are_on_devices_of_their_own(tmp_path: Path) -> None:

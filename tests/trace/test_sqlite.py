@@ -190,6 +190,31 @@ def test_a_cpu_run_under_nsys_has_collectives_and_no_device(tmp_path: Path) -> N
     assert analysis.matching.groups[0].size_bytes.tolist() == [4096] * 3
 
 
+@pytest.mark.parametrize("text", ["batch/3", "epoch/1", "reduce_lr/2", "send_batch/7", "prefetch_gather/1",
+                                  "allreduce/" + "9" * 30])
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_range_that_is_no_collective_makes_no_rank(text: str, registered: bool, tmp_path: Path) -> None:
+    """A data loader's process has ranges and no kernel, and is nothing to wait for."""
+    made = two_ranks()
+    made.nvtx(99, 10_000, 20_000, text, registered=registered)
+    made.nvtx(99, 30_000, None, text, registered=registered)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    assert [lane.pid for lane in analysis.lanes] == [10, 11]
+    assert not any("still open" in warning for warning in analysis.warnings)
+
+
+@pytest.mark.parametrize(("text", "operation"), [
+    ("all_reduce/4096", "AllReduce"), ("allreduce_fp8/4096", "AllReduce"), ("reduce/4096", "Reduce"),
+    ("reduce_scatter/4096", "ReduceScatter"), ("bcast/4096", "Broadcast"), ("all_to_all/4096", "AllToAll")])
+def test_what_ranges_of_collectives_are_called(text: str, operation: str, tmp_path: Path) -> None:
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.nvtx(pid, 500, 500, f"comm_regress.rank={rank}/2", kind=34)
+        made.nvtx(pid, 1000, 1900, text)
+    rows = message_sizes(read_traces([made.write(tmp_path / "t.sqlite")]))
+    assert [(row.operation, row.size_bytes) for row in rows] == [(operation, 4096)]
+
+
 def test_channels_are_the_thread_blocks_of_nccls_kernels() -> None:
     wide, narrow = (read_traces([sample(f"mps/{name}")]) for name in ("micro", "micro_1channel"))
     assert (max(wide.matching.groups[0].channels), max(narrow.matching.groups[0].channels)) == (2, 1)
