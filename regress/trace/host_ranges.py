@@ -1,7 +1,8 @@
 """Texts of host ranges and marks that mean something, whichever tracer carries them.
 
 Our workloads set `case:<case id>` around a case's measured part, `step` around a training step, `NAME/BYTES` around a
-collective (`all_reduce/4096`; ranges such as `batch/3` look alike and are none) and the mark `comm_regress.rank=<rank>/<world size>`; torch.profiler adds `ProfilerStep#<n>`.
+collective (`all_reduce/4096`; ranges such as `batch/3` look alike and are none) and the mark
+`comm_regress.rank=<rank>/<world size>`; torch.profiler adds `ProfilerStep#<n>`.
 """
 
 from __future__ import annotations

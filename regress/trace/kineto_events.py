@@ -71,8 +71,9 @@ class Collected:
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
     copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches, and where
     captures of CUDA graphs begin and end: start, correlation, name, thread.
-    ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our workloads
-    set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it is none of NVIDIA's.
+    ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our
+    workloads set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it
+    is none of NVIDIA's.
     """
 
     names: dict[str, int] = field(default_factory=dict)
@@ -174,20 +175,19 @@ class Collector:
         end = start + to_ns(event.dur)
         if isinstance(event.pid, int):
             self.out.pids[event.pid] = self.out.pids.get(event.pid, 0) + 1
-        mark = RANK_MARK.fullmatch(name)
+        mark, sized = RANK_MARK.fullmatch(name), host_collective(name)
+        collective = _HOST_COLLECTIVE.fullmatch(name)
         if mark:
             self.out.mark = int(mark.group(1)), int(mark.group(2))
-        elif is_step(name, self._options):
+        if is_step(name, self._options):
             self.out.ranges.setdefault("", []).append((start, end))
-        elif kept_by(name, self._options):
+        if kept_by(name, self._options):  # and what it is besides, it stays
             self.out.ranges.setdefault(name, []).append((start, end))
-        else:
-            collective, sized = _HOST_COLLECTIVE.fullmatch(name), host_collective(name)
-            if collective:
-                size = _shape_bytes(_DECODE_ARGS.decode(event.args)) if bytes(event.args) else -1
-                self.out.host_comm.append((start, end, operation(collective.group(1).replace("_", "")), size))
-            elif sized:
-                self.out.own_comm.append((start, end, *sized))
+        if collective:
+            size = _shape_bytes(_DECODE_ARGS.decode(event.args)) if bytes(event.args) else -1
+            self.out.host_comm.append((start, end, operation(collective.group(1).replace("_", "")), size))
+        if sized:
+            self.out.own_comm.append((start, end, *sized))
 
 
 def _number(value: int | str | None) -> int:

@@ -85,7 +85,8 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
                     raise db.odd_value(table)
                 if text.startswith("nccl") and end is not None and kind in _RANGES:
                     nccl.append((row, text))
-                    continue
+                    if text not in options.keep:
+                        continue
                 mark = RANK_MARK.fullmatch(text)
                 if mark:
                     marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))

@@ -146,6 +146,17 @@ def test_a_range_that_is_no_collective_is_none_in_torchs_trace_either(tmp_path: 
         read_kineto(kineto(tmp_path / "b.json", [event("epoch/1", 10.0)]))
 
 
+def test_any_range_can_be_kept_to(tmp_path: Path) -> None:
+    """A range keeps what else it is: a step is still a step, a collective of gloo still one."""
+    trace = kineto(tmp_path / "gpu.json", kineto_rank(0, world=1))
+    lane, = read_traces([trace], within="ProfilerStep#3").lanes
+    assert (lane.kernels, lane.window.steps) == (2, 1)
+    trace = kineto(tmp_path / "cpu.json", _gloo(0, 0.0))
+    for text, operations in (("step", ["AllReduce", "AllGather"]), ("gloo:all_reduce", ["AllReduce"])):
+        lane, = read_traces([trace], within=text).lanes
+        assert [OPERATIONS[code] for code in lane.collectives.operation] == operations
+
+
 def test_ranks_of_several_nodes_are_on_devices_of_their_own(tmp_path: Path) -> None:
     props = [{"id": i, "name": "NVIDIA H200"} for i in range(2)]
     files = []

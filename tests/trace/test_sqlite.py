@@ -167,6 +167,12 @@ def test_any_range_can_be_kept_to(text: str, operation: str) -> None:
         (operation, int(text.partition("/")[2]), 25)]
 
 
+def test_nccls_own_ranges_can_be_kept_to(tmp_path: Path) -> None:
+    analysis = read_traces([two_ranks(collectives=4).write(tmp_path / "t.sqlite")], within="ncclAllReduce")
+    assert [(lane.kernels, lane.comm_kernels) for lane in analysis.lanes] == [(4, 4), (4, 4)]
+    assert analysis.matching.groups[0].size_bytes.tolist() == [1 << 20] * 4
+
+
 def test_custom_kernels_communicate_when_told_so(tmp_path: Path) -> None:
     import re
 
