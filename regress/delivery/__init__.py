@@ -23,7 +23,10 @@ class Payload:
 
 
 class RefusedError(PublishError):
-    """The destination will not take this payload however often it is sent."""
+    """The destination will not take this payload however often it is sent: what it answered says so, or its address.
+
+    Never for what is missing on this side: another process may have it.
+    """
 
 
 class UnreachableError(PublishError):
@@ -33,3 +36,10 @@ class UnreachableError(PublishError):
     """
 
     retry_after_seconds: float | None = None
+
+
+class WithheldError(UnreachableError):
+    """Nothing was sent, because this process lacks what sending needs: a secret, a certificate file, a package.
+
+    That is no try: the payload waits, as it is, for a process that has it.
+    """

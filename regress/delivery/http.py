@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from regress.delivery import RefusedError, UnreachableError
+from regress.delivery import RefusedError, UnreachableError, WithheldError
 from regress.errors import PublishError
 from regress.options import Form, option
 
@@ -48,21 +48,23 @@ class Answer:
 
 def shown(url: str) -> str:
     """The URL without user, password, query and fragment, any of which may hold a secret."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    return urlunsplit((parts.scheme, f"{host}:{parts.port}" if parts.port else host, parts.path, "", ""))
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:  # no URL at all, and destinations are named before anything is sent
+        return re.sub(r"//.*@", "//", re.split(r"[?#]", url)[0])
+    return urlunsplit((parts.scheme, f"{host}:{port}" if port else host, parts.path, "", ""))
 
 
 def send(method: str, url: str, body: bytes | None, headers: dict[str, str], options: HttpOptions) -> Answer:
     """One request. Returns a 2xx answer that is no web page; everything else is an error.
 
-    RefusedError: any other status but those below, a web page, or a secret that is not set. UnreachableError: no
-    answer, a cut one, 408, 425, 429 or 5xx; it carries how long the server asked to wait.
+    RefusedError: any other status but those below, a web page, or a URL that is none. UnreachableError: no answer, a
+    cut one, 408, 425, 429 or 5xx; it carries how long the server asked to wait. WithheldError: a secret that is not
+    set, or anything else that is wrong here and not there.
     """
     where = f"{method} {shown(url)}"
-    if urlsplit(url).password:
-        raise RefusedError("the URL holds a password", where=where, accepted="user_env and password_env",
-                           next_step="a thresholds file is no place for a secret")
+    _check_url(url, where)
     headers = headers | _authorisation(options, where)
     basic = _basic(options, where)
     box: list[tuple[Answer, str] | Exception] = []
@@ -83,6 +85,22 @@ def send(method: str, url: str, body: bytes | None, headers: dict[str, str], opt
         raise _failure(found, where, options) from found
     _judge(found[0], where, found[1])
     return found[0]
+
+
+def _check_url(url: str, where: str) -> None:
+    """Before anything is sent, so that what the same library says later is about a proxy of the environment."""
+    import requests
+
+    try:
+        if urlsplit(url).scheme.lower() not in ("http", "https"):
+            raise ValueError(f"its scheme is {urlsplit(url).scheme!r}")
+        requests.Request("GET", url).prepare()
+    except ValueError as error:
+        raise RefusedError(f"the URL cannot be used: {' '.join(str(error).split())[:_SHOWN_CHARACTERS]}", where=where,
+                           accepted="http://... or https://...") from error
+    if urlsplit(url).password:
+        raise WithheldError("the URL holds a password", where=where, accepted="user_env and password_env",
+                            next_step="a thresholds file is no place for a secret")
 
 
 def _exchange(method: str, url: str, body: bytes | None, *, headers: dict[str, str], basic: tuple[str, str] | None,
@@ -120,24 +138,37 @@ def _judge(answer: Answer, where: str, retry_after: str) -> None:
 
 
 def secret(variable: str, where: str) -> str:
-    """The value of an environment variable that holds a secret; RefusedError when it is not set or not one line."""
+    """The value of an environment variable that holds a secret; WithheldError when it is not set or not one line."""
     value = os.environ.get(variable, "")
     if not value or not value.isprintable():
-        raise RefusedError(f"environment variable {variable} is {'not one line of text' if value else 'not set'}",
-                           where=where, next_step=f"export {variable} with the secret")
+        raise _unusable(variable, "not one line of text" if value else "not set", where)
     return value
+
+
+def header_secret(variable: str, where: str) -> str:
+    """A secret that goes into a header as it is, where only Latin-1 can stand."""
+    value = secret(variable, where)
+    if any(ord(letter) > 0xFF for letter in value):
+        raise _unusable(variable, "not in Latin-1, as a header must be", where)
+    return value
+
+
+def _unusable(variable: str, why: str, where: str) -> WithheldError:
+    return WithheldError(f"environment variable {variable} is {why}", where=where,
+                         next_step=f"export {variable} with the secret, then `regress publish sinks`")
 
 
 def _authorisation(options: HttpOptions, where: str) -> dict[str, str]:
     if options.bearer_token_env is None:
         return {}
-    return {"Authorization": f"Bearer {secret(options.bearer_token_env, where)}"}
+    return {"Authorization": f"Bearer {header_secret(options.bearer_token_env, where)}"}
 
 
 def _basic(options: HttpOptions, where: str) -> tuple[str, str] | None:
     if options.user_env is None:
         return None
-    return secret(options.user_env, where), secret(options.password_env, where) if options.password_env else ""
+    return (header_secret(options.user_env, where),
+            header_secret(options.password_env, where) if options.password_env else "")
 
 
 def _failure(error: Exception, where: str, options: HttpOptions) -> PublishError:
@@ -148,9 +179,9 @@ def _failure(error: Exception, where: str, options: HttpOptions) -> PublishError
     cause = getattr(error.args[0], "reason", error) if error.args else error
     text = " ".join(str(cause).split())[:_SHOWN_CHARACTERS]
     kinds = requests.exceptions
-    if isinstance(error, kinds.InvalidURL | kinds.MissingSchema | kinds.InvalidSchema | kinds.InvalidHeader
-                  | UnicodeError):
-        return RefusedError(f"the URL cannot be used: {text}", where=where, accepted="http://... or https://...")
+    if isinstance(error, kinds.InvalidURL | kinds.InvalidSchema):  # its text may hold the proxy's password
+        return WithheldError("the proxy that the environment names cannot be used", where=where,
+                             next_step="check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; SOCKS needs the package PySocks")
     if isinstance(error, kinds.SSLError):
         return UnreachableError(f"no trusted TLS connection: {text}", where=where,
                                 next_step="for a private authority, name its certificates with ca_file")
@@ -159,5 +190,5 @@ def _failure(error: Exception, where: str, options: HttpOptions) -> PublishError
     if isinstance(error, kinds.RequestException):
         return UnreachableError(f"no answer: {text}", where=where)
     if isinstance(error, OSError):  # requests says so when the certificate file is not there
-        return UnreachableError(f"cannot be sent: {text}", where=where, next_step="check ca_file")
+        return WithheldError(f"cannot be sent: {text}", where=where, next_step="check ca_file")
     raise error

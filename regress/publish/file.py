@@ -29,13 +29,14 @@ def render(result: Result, options: FileOptions) -> tuple[Payload, ...]:
 
 def send(payload: Payload, options: FileOptions) -> str:
     """Replace the file in one step, so that a collector never reads half of it."""
-    target = Path(options.path).expanduser()
+    target = Path(options.path)
     try:
+        target = target.expanduser()
         target.parent.mkdir(parents=True, exist_ok=True)
         # The collector runs as another user.
         write_whole(target, payload.body, mode=0o644)
-    except OSError as error:
-        raise UnreachableError(f"cannot be written: {error.strerror or error}", where=str(target),
+    except (OSError, RuntimeError) as error:  # the latter where ~ names nobody
+        raise UnreachableError(f"cannot be written: {getattr(error, 'strerror', None) or error}", where=str(target),
                                accepted="a file in a folder that this user may write") from error
     return f"{target} written"
 

@@ -6,10 +6,10 @@ https://docs.influxdata.com/influxdb/v2/reference/syntax/line-protocol/
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode
 
 from regress.delivery import Payload, http
-from regress.delivery.http import HttpOptions, secret
+from regress.delivery.http import HttpOptions, header_secret
 from regress.delivery.series import Point
 from regress.options import option
 from regress.publish import Result, Sink
@@ -47,18 +47,18 @@ def _tag(value: str) -> str:
 
 def send(payload: Payload, options: InfluxOptions) -> str:
     """Write the lines, their times in milliseconds."""
-    parts = urlsplit(options.url)
-    query = urlencode([*((k, v) for k, v in parse_qsl(parts.query) if k != "precision"), ("precision", "ms")])
+    base, _, query = options.url.partition("#")[0].partition("?")
+    query = urlencode([*((k, v) for k, v in parse_qsl(query) if k != "precision"), ("precision", "ms")])
     headers = {"Content-Type": payload.content_type}
     if options.token_env is not None:
-        headers["Authorization"] = f"Token {secret(options.token_env, http.shown(options.url))}"
-    answer = http.send("POST", urlunsplit((*parts[:3], query, "")), payload.body, headers, options.http)
+        headers["Authorization"] = f"Token {header_secret(options.token_env, http.shown(options.url))}"
+    answer = http.send("POST", f"{base}?{query}", payload.body, headers, options.http)
     return f"{len(payload.body)} bytes written ({answer.status})"
 
 
 def destination(options: InfluxOptions) -> str:
     """The endpoint with its database or bucket, which alone tell two destinations of one server apart."""
-    named = [(name, value) for name, value in parse_qsl(urlsplit(options.url).query)
+    named = [(name, value) for name, value in parse_qsl(options.url.partition("#")[0].partition("?")[2])
              if name in ("db", "rp", "org", "bucket")]
     return http.shown(options.url) + (f"?{urlencode(named)}" if named else "")
 

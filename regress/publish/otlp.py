@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regress.delivery import Payload, RefusedError, http
+from regress.delivery import Payload, RefusedError, WithheldError, http
 from regress.delivery.http import HttpOptions
 from regress.delivery.series import Point
 from regress.options import option
@@ -67,8 +67,11 @@ def _fill(resource: ResourceMetrics, points: Iterable[Point]) -> None:
 
 def send(payload: Payload, options: OtlpOptions) -> str:
     """Push it; points that the collector rejected inside a 200 are an error as well."""
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-
+    try:
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+    except ImportError as error:
+        raise WithheldError(f"otlp needs {error.name}", where=http.shown(options.url),
+                            next_step="pip install 'comm-regress[otlp]'") from error
     answer = http.send("POST", options.url, payload.body, {"Content-Type": payload.content_type}, options.http)
     if answer.body and "protobuf" in answer.content_type:
         partial = ExportMetricsServiceResponse.FromString(answer.body).partial_success

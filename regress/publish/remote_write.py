@@ -52,7 +52,7 @@ def send(payload: Payload, options: RemoteWriteOptions) -> str:
                            {"Content-Type": payload.content_type, **payload.headers}, options.http)
     except (RefusedError, UnreachableError) as error:
         # Prometheus 2.42 says "too old" with status 500, which would be tried again for ever.
-        if _TOO_OLD.search(error.seen):
+        if error.seen.startswith("the server said") and _TOO_OLD.search(error.seen):
             raise RefusedError(error.seen, where=error.where, next_step=(
                 "the server takes no samples that old: set storage.tsdb.out_of_order_time_window (Prometheus) "
                 "or -retentionPeriod (VictoriaMetrics)")) from error

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from regress.delivery import Payload, UnreachableError
+from regress.delivery import Payload, UnreachableError, WithheldError
 from regress.errors import PublishError
 from regress.publish import Result, Sink
 from regress.units import counted
@@ -34,7 +34,7 @@ Configured = tuple[Sink[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One spooled payload. Times are seconds since the epoch."""
+    """One spooled payload. Times are seconds since the epoch. attempts: how often it was sent in vain."""
 
     sink: str
     destination: str
@@ -126,15 +126,14 @@ class Spool:
         for payload in payloads:
             if kept:
                 # The destination is down, or older values wait: they must arrive first.
-                problems += self._keep(sink, options, payload, now, reason="older payloads wait")
+                problems += self._keep(sink, options, payload, now, WithheldError("older payloads wait"))
                 kept += 1
                 continue
             try:
                 sent.append(sink.send(payload, options))
             except UnreachableError as error:
                 problems.append(f"{error.text}; kept in {self.folder}")
-                problems += self._keep(sink, options, payload, now, reason=error.text,
-                                       asked_seconds=error.retry_after_seconds)
+                problems += self._keep(sink, options, payload, now, error)
                 kept += 1
             except PublishError as error:
                 problems.append(_given_up(error, payload.run_id))
@@ -156,7 +155,8 @@ class Spool:
                     sent.append(f"{sink.send(kept.payload(), options)}, of run {kept.run_id}, kept earlier")
                 except UnreachableError as error:
                     problems.append(f"{error.text}; {counted(left, 'payload')} kept in {self.folder}")
-                    problems += self._again(path, kept, now, error)
+                    if not isinstance(error, WithheldError):
+                        problems += self._again(path, kept, now, error)
                     break
                 except PublishError as error:
                     problems.append(_given_up(error, kept.run_id))
@@ -170,11 +170,12 @@ class Spool:
                         not_before=now + pause(attempts, error.retry_after_seconds))
         return self._write(path, later)
 
-    def _keep(self, sink: Sink[Any], options: Any, payload: Payload, now: float, *, reason: str,
-              asked_seconds: float | None = None) -> list[str]:
-        kept = Kept(sink.name, sink.destination(options), payload.run_id, now, 1, now + pause(1, asked_seconds),
+    def _keep(self, sink: Sink[Any], options: Any, payload: Payload, now: float,
+              error: UnreachableError) -> list[str]:
+        attempts, due = (0, now) if isinstance(error, WithheldError) else (1, now + pause(1, error.retry_after_seconds))
+        kept = Kept(sink.name, sink.destination(options), payload.run_id, now, attempts, due,
                     base64.b64encode(payload.body).decode(), payload.content_type, payload.target,
-                    dict(payload.headers), reason)
+                    dict(payload.headers), error.text)
         path = self.folder / f"{int(now * 1000):016d}-{sink.name}-{uuid.uuid4().hex[:12]}.json"
         return self._write(path, kept) + self._bound()
 

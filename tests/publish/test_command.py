@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from regress.catalog import open_shelves
 from regress.cli import main
+from regress.config import load_config
 from regress.history.store import open_history
-from regress.publishing import repository_name, spool_of
+from regress.publishing import publish_run, repository_name, spool_of
 from regress.record import Run
 from tests import servers
-from tests.publish.factory import result
+from tests.publish.factory import Fault, faulty_server, result
 from tests.servers import MetricsServer
 
 
@@ -73,6 +75,30 @@ def test_a_server_that_is_down_keeps_the_payload_and_says_so(tmp_path: Path, mon
         thresholds(tmp_path, server.base)
         assert main(["publish", "sinks"]) == 10
         assert "no longer configured" in capsys.readouterr().err
+
+
+def test_a_gate_without_the_token_keeps_the_payload_for_the_step_that_has_it(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The workflow in .github/workflows/gate.yml: only the step behind the gate has the secret."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COMM_REGRESS_TOKEN", raising=False)
+    fault = Fault()
+    with faulty_server(fault) as base:
+        (tmp_path / "thresholds.yaml").write_text(
+            f"schema: 1\npublish:\n- sink: remote_write\n  url: {base}\n"
+            "  http: {timeout: 5s, bearer_token_env: COMM_REGRESS_TOKEN}\n")
+        shelves = open_shelves()
+        config, history = load_config(tmp_path / "thresholds.yaml", shelves.catalog()), tmp_path / ".comm-regress"
+        [said] = publish_run(config, shelves, result().run, history, tmp_path)
+        assert "COMM_REGRESS_TOKEN is not set" in said
+        assert f"kept in {history / 'spool'}" in said
+        assert main(["publish", "sinks"]) == 10
+        assert "COMM_REGRESS_TOKEN is not set" in capsys.readouterr().err
+        assert fault.requests == []
+        monkeypatch.setenv("COMM_REGRESS_TOKEN", "t0k3n")
+        assert main(["publish", "sinks"]) == 0
+        assert "bytes pushed (204)" in capsys.readouterr().out
+    assert [b"Bearer t0k3n" in request for request in fault.requests] == [True]
 
 
 def test_what_cannot_mean_anything_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from regress.delivery import RefusedError, UnreachableError
+from regress.delivery import RefusedError, UnreachableError, WithheldError
 from regress.delivery.http import HttpOptions
 from regress.errors import EXIT_UNTRUSTED, PublishError
 from regress.publish import Sink
@@ -143,8 +143,36 @@ def test_credentials_come_from_the_environment_and_are_never_shown(made: Made, m
         push(made, base, HttpOptions(timeout=2, user_env="PUSH_USER", password_env="PUSH_TOKEN"))
     assert b"Authorization: Basic YWRhOnMzY3IzdA==" in basic.requests[0]
     monkeypatch.delenv("PUSH_TOKEN")
-    with pytest.raises(RefusedError, match="PUSH_TOKEN is not set"):
+    with pytest.raises(WithheldError, match="PUSH_TOKEN is not set"):
         push(made, "http://127.0.0.1:9", HttpOptions(bearer_token_env="PUSH_TOKEN"))
+    monkeypatch.setenv("PUSH_TOKEN", "тайна")
+    for unusable in (HttpOptions(bearer_token_env="PUSH_TOKEN"),
+                     HttpOptions(user_env="PUSH_USER", password_env="PUSH_TOKEN")):
+        with pytest.raises(WithheldError, match="PUSH_TOKEN is not in Latin-1") as caught:
+            push(made, "http://127.0.0.1:9", unusable)
+        assert "тайна" not in caught.value.text
+
+
+def test_what_is_wrong_on_this_side_is_no_refusal(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnreachableError, match="the URL holds a password") as caught:
+        push(made, "http://ada:s3cr3t@127.0.0.1:9")
+    assert "s3cr3t" not in caught.value.text
+    monkeypatch.delenv("NO_PROXY")
+    for proxy in ("http://u:s3cr3t@:::", "ftp://proxy.invalid", "socks5://127.0.0.1:9"):
+        monkeypatch.setenv("http_proxy", proxy)
+        with pytest.raises(UnreachableError) as caught:
+            push(made, "http://metrics.invalid:9")
+        assert "s3cr3t" not in caught.value.text
+
+
+def test_an_address_that_cannot_be_read_is_named_without_its_secrets(made: Made) -> None:
+    sink, options_of = made
+    for url in ("http://ada:s3cr3t@host:port/x?key=t0k3n", "http://[::1/x?key=t0k3n", "http://host:99999999/x"):
+        with pytest.raises(RefusedError, match="the URL cannot be used") as caught:
+            push(made, url)
+        for text in (caught.value.text, sink.destination(options_of(url, QUICK))):
+            assert "s3cr3t" not in text
+            assert "t0k3n" not in text
 
 
 def test_tls_with_a_private_authority(made: Made, tmp_path: Path) -> None:
@@ -156,6 +184,6 @@ def test_tls_with_a_private_authority(made: Made, tmp_path: Path) -> None:
     with faulty_server(Fault(), context) as base:
         with pytest.raises(UnreachableError, match=r"no trusted TLS connection.*ca_file"):
             push(made, base, HttpOptions(timeout=5))
-        with pytest.raises(UnreachableError, match="check ca_file"):
+        with pytest.raises(WithheldError, match="check ca_file"):
             push(made, base, HttpOptions(timeout=5, ca_file=str(tmp_path / "absent.pem")))
         assert push(made, base, HttpOptions(timeout=5, ca_file=str(trusted))).endswith("(204)")

@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from dataclasses import replace
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regress.publish as shelf
-from regress.delivery import RefusedError, UnreachableError
+from regress.delivery import RefusedError, UnreachableError, WithheldError
 from regress.delivery.series import branch_class, points
 from regress.delivery.text import exposition
 from regress.publish import Result, Sink
@@ -117,6 +118,8 @@ def test_the_file_is_replaced_whole_and_readable_by_the_collector(tmp_path: Path
     assert target.stat().st_mode & 0o777 == 0o644
     with pytest.raises(UnreachableError, match="cannot be written"):
         FILE.send(payload, FileOptions("/proc/nowhere/comm.prom"))
+    with pytest.raises(UnreachableError, match="cannot be written"):
+        FILE.send(payload, FileOptions("~no-such-user/comm.prom"))
 
 
 def test_pushgateway_keeps_the_latest_run_of_each_group(gateway: MetricsServer) -> None:
@@ -217,6 +220,14 @@ def test_otlp_points_rejected_inside_a_success_are_an_error() -> None:
             OTLP.send(OTLP.render(result(), options)[0], options)
 
 
+def test_otlp_waits_for_a_process_that_has_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OtlpOptions("http://127.0.0.1:9/v1/metrics")
+    [payload] = OTLP.render(result(), options)
+    monkeypatch.setitem(sys.modules, "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2", None)
+    with pytest.raises(WithheldError, match=r"otlp needs .*pip install 'comm-regress\[otlp\]'"):
+        OTLP.send(payload, options)
+
+
 def test_a_webhook_is_signed_and_the_same_delivery_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK_SECRET", "k3y")
     fault = Fault()
@@ -248,10 +259,10 @@ def test_a_known_signature() -> None:
 def test_a_secret_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOOK_SECRET", raising=False)
     options = WebhookOptions("http://127.0.0.1:9/hook", secret_env="HOOK_SECRET")
-    with pytest.raises(RefusedError, match="environment variable HOOK_SECRET is not set"):
+    with pytest.raises(WithheldError, match="environment variable HOOK_SECRET is not set"):
         WEBHOOK.send(WEBHOOK.render(result(), options)[0], options)
     monkeypatch.setenv("HOOK_SECRET", "two\nlines")
-    with pytest.raises(RefusedError, match="not one line"):
+    with pytest.raises(WithheldError, match="not one line"):
         WEBHOOK.send(WEBHOOK.render(result(), options)[0], options)
 
 

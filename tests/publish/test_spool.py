@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regress.delivery import Payload, RefusedError, UnreachableError
+from regress.delivery import Payload, RefusedError, UnreachableError, WithheldError
 from regress.errors import PublishError
 from regress.options import option
 from regress.publish import Result, Sink
@@ -138,6 +138,34 @@ def test_a_payload_refused_later_makes_way_for_the_rest(tmp_path: Path) -> None:
     wire.error = RefusedError("too old", where="wire")
     [delivery] = spool.retry(configured, 1e6)
     assert (delivery.kept, len(delivery.problems), wire.tried) == (0, 3, 4)
+
+
+def test_what_cannot_be_sent_from_here_waits_untouched_for_who_can(tmp_path: Path) -> None:
+    wire, spool = Wire(WithheldError("environment variable TOKEN is not set", where="wire")), Spool(tmp_path)
+    first, second = result(), result()
+    for now, one in ((1000.0, first), (1001.0, second)):
+        [delivery] = spool.publish([sink_to(wire)], one, now)
+        assert "wire: environment variable TOKEN is not set" in delivery.problems[0]
+        assert f"kept in {tmp_path}" in delivery.problems[0]
+    before = sorted((path.name, path.read_bytes()) for path in tmp_path.glob("*.json"))
+    assert len(before) == 2
+    for at_once in (False, True):
+        [delivery] = spool.retry([sink_to(wire)], 1002.0, at_once)
+        assert delivery.kept == 2
+        assert delivery.problems == (f"wire: environment variable TOKEN is not set; 2 payloads kept in {tmp_path}",)
+    assert sorted((path.name, path.read_bytes()) for path in tmp_path.glob("*.json")) == before
+    wire.error = None
+    [delivery] = spool.retry([sink_to(wire)], 1002.0)  # nothing was tried, so there is no pause
+    assert (wire.took, delivery.kept) == ([name(first), name(second)], 0)
+
+
+def test_a_payload_of_a_server_that_was_down_outlives_a_process_without_the_secret(tmp_path: Path) -> None:
+    wire, spool = Wire(down()), Spool(tmp_path)
+    spool.publish([sink_to(wire)], result(), 1000.0)
+    [(_, kept)], _ = spool.waiting()
+    wire.error = WithheldError("environment variable TOKEN is not set", where="wire")
+    spool.retry([sink_to(wire)], 1e6, at_once=True)
+    assert spool.waiting()[0][0][1] == kept
 
 
 def test_the_spool_is_bounded_and_names_what_it_dropped(tmp_path: Path) -> None:
