@@ -6,7 +6,7 @@ import datetime
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from regress.confirming import Confirmation
 from regress.errors import EXIT_INTERRUPTED, EXIT_UNTRUSTED, HistoryWriteError, RegressError
 from regress.history.store import History
 from regress.judge.baseline import Baseline, environment_changes, select
-from regress.judge.verdict import Downgrade, HealthNote, Judgement, judge
+from regress.judge.verdict import Downgrade, HealthNote, Judgement, Policies, judge
 from regress.measure.environment import rank_gpus
 from regress.measure.fitness import assess
 from regress.measure.health import HealthMonitor
@@ -30,7 +30,8 @@ from regress.record import Acceptance, Case, Diagnosis, Run
 from regress.reporting import write_report
 from regress.result import GateOutcome, gate_result, result_json
 from regress.stopping import undisturbed
-from regress.tracing import trace_cases
+from regress.tracing import trace_cases, traced_cases
+from regress.units import format_seconds
 from regress.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted: what was finished is kept as a partial run, which is no baseline"
 RUNS_READ = 200
-"""Stored runs looked at for a baseline: its window of 20 commits, with room for reruns and other branches."""
+"""Runs of the main branch looked at for a baseline: its window of 20 commits, with room for reruns and failed ones."""
 
 
 def utc_now() -> str:
@@ -48,7 +49,10 @@ def utc_now() -> str:
 
 @dataclass(slots=True)
 class GateWork:
-    """The moving parts of one run of a gate. base_sha: the commit to confirm against, None without one."""
+    """The moving parts of one run of a gate. base_sha: the commit to confirm against, None without one.
+
+    clock: seconds, as time.monotonic has them. untraced: there was no time for a traced launch.
+    """
 
     gate: Gate
     history: History
@@ -57,10 +61,25 @@ class GateWork:
     base_sha: str | None
     run_id: str = field(default_factory=lambda: secrets.token_hex(6))
     started_at: str = field(default_factory=utc_now)
-    began: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    began: float = field(init=False)
+    untraced: bool = False
     warnings: dict[str, None] = field(default_factory=dict)
     diagnoses: tuple[Diagnosis, ...] = ()
     artifacts: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    @property
+    def budget(self) -> float:
+        """Seconds for the whole gate, counted from when the devices are its own."""
+        asked = self.gate.request.budget
+        return asked if asked is not None else self.gate.config.gate.budget
+
+    def seconds_left(self) -> float:
+        """What is left of the budget; negative once it is overrun."""
+        return self.began + self.budget - self.clock()
 
     @property
     def seed(self) -> int:
@@ -77,10 +96,8 @@ class GateWork:
         campaign = self.campaign(stack)
         campaign.around = health.contention.launch
         baseline = self.baseline()
-        launches = gate.request.launches or gate.config.device(gate.ranks.device).launches
         try:
-            for _ in campaign.run(campaign.screening(self.cases, launches, self.seed)):
-                pass
+            self.screen(campaign)
             self.trace(campaign, self.cases, 0, baseline, health)
             if shared:
                 gate.share_gpu(self.sharing(campaign))
@@ -88,12 +105,38 @@ class GateWork:
             judgement = Confirmation(self, campaign, baseline, health, stack, self.base_sha).run()
         except KeyboardInterrupt:
             with undisturbed():
-                judgement = judge(campaign.launches, baseline, gate.policies(self.cases),
+                judgement = judge(campaign.launches, baseline, self.policies(),
                                   health=self.health_notes(health))
                 self.warn(INTERRUPTED if campaign.launches else "interrupted before anything was finished")
                 gate.interrupted = self.finish(campaign, judgement, baseline, health, partial=True)
             raise
+        over = -self.seconds_left()
+        if over > 0:
+            self.warn(f"the gate took {format_seconds(self.budget + over)}, {format_seconds(over)} more than its time "
+                      f"budget of {format_seconds(self.budget)}: every case is launched once, and what began is ended")
         return self.finish(campaign, judgement, baseline, health, partial=False)
+
+    def screen(self, campaign: Campaign) -> None:
+        """Launches of all cases: one round of every world size, and of the others as many as the budget has room for.
+        """
+        gate = self.gate
+        wish = gate.request.launches or gate.config.device(gate.ranks.device).launches
+        tasks = campaign.screening(self.cases, wish, self.seed)
+        for made, _ in enumerate(campaign.run(tasks), 1):
+            rounds, rest = divmod((len(tasks) - made) * wish, len(tasks))
+            cost = campaign.expected(self.cases)
+            if rest == 0 and rounds > 0 and cost > self.seconds_left():
+                needed = self.budget - self.seconds_left() + rounds * cost
+                self.warn(f"{len(tasks) - made} of {len(tasks)} launches were left out, as the time budget of "
+                          f"{format_seconds(self.budget)} has no room for them: about {format_seconds(needed)} would")
+                break
+
+    def policies(self) -> Policies:
+        """What is judged, and how: without what only a trace gives where there was no time for one."""
+        found = self.gate.policies(self.cases)
+        shelf = {case.id: self.gate.shelves.metrics_of(case.workload) for case in self.cases}
+        return {(case, name): policy for (case, name), policy in found.items()
+                if not self.untraced or shelf[case][name].from_trace is None}
 
     def campaign(self, stack: ExitStack) -> Campaign:
         """Where launches are made; with the multi-process service where ranks share the one GPU."""
@@ -126,12 +169,16 @@ class GateWork:
         return sharing_from_durations(seconds) or started
 
     def baseline(self) -> Baseline:
-        """The window and anchor for this commit and environment."""
-        earlier = list(self.history.runs(RUNS_READ))[::-1]
+        """The window and anchor for this commit and environment.
+
+        Runs of other environments are read only where none matches, to say what the closest one differs in.
+        """
+        window = self.gate.config.gate.window
+        earlier = list(self.history.candidates(self.gate.environment.fingerprint, max(RUNS_READ, 2 * window))) \
+            or list(self.history.runs(RUNS_READ))
         for problem in self.history.problems():
             self.warn(f"not read: {problem.text}")
-        return select(self.gate.commit, self.gate.environment, self.started_at, earlier,
-                      limit=self.gate.config.gate.window)
+        return select(self.gate.commit, self.gate.environment, self.started_at, earlier[::-1], limit=window)
 
     def health_notes(self, health: HealthMonitor) -> list[HealthNote]:
         """What speaks against the machine; mere warnings are kept apart."""
@@ -164,6 +211,8 @@ class GateWork:
         """One traced launch, off the clock of the gated figures, explained beside the newest run of the baseline."""
         for text in self.gate.tracer.warnings:
             self.warn(text)
+        if self.gate.tracer.kind != "none" and not self.room_for_trace(campaign, cases, session):
+            return
         location = self.gate.request.history
         traces = None if "://" in location else Path(location) / "traces"
         newest = baseline.runs[-1] if baseline.runs else None
@@ -176,6 +225,18 @@ class GateWork:
         self.artifacts.update(traced.artifacts)
         for text in traced.warnings:
             self.warn(text)
+
+    def room_for_trace(self, campaign: Campaign, cases: Sequence[Case], session: int) -> bool:
+        """Whether a traced launch still fits into the budget; says so where it does not."""
+        cost, left = campaign.expected(traced_cases(cases, campaign.ranks.device)), max(self.seconds_left(), 0.0)
+        if cost <= left:
+            return True
+        self.untraced = self.untraced or session == 0
+        lost = "nothing is explained, and what only a trace gives is not judged" if session == 0 else \
+            "what only a trace gives is not measured again"
+        self.warn(f"no traced launch, so {lost}: it takes about {format_seconds(cost)}, and "
+                  f"{format_seconds(left)} of the time budget of {format_seconds(self.budget)} are left")
+        return False
 
     def finish(self, campaign: Campaign, judgement: Judgement, baseline: Baseline, health: HealthMonitor, *,
                partial: bool) -> GateOutcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -87,13 +87,19 @@ class Database(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which runs are meant. since and before: ISO 8601, since included, before excluded; all where None."""
+    """Which runs are meant; all where None.
+
+    main_only: runs of the main branch, and those without a commit, which are of no branch. since and before: ISO 8601,
+    since included, before excluded. accepted: only runs that were accepted when they were made, and these, as
+    (run id, attempt).
+    """
 
     environment: str | None = None
     main_only: bool = False
     since: str | None = None
     before: str | None = None
     id_prefix: str | None = None
+    accepted: Collection[tuple[str, int]] | None = None
 
     def clause(self, where: str = "window") -> tuple[str, dict[str, Bound]]:
         """SQL conditions on the run table (alias r) and their values."""
@@ -102,7 +108,7 @@ class Window:
             parts.append("r.environment = :environment")
             values["environment"] = self.environment
         if self.main_only:
-            parts.append("r.main = 1")
+            parts.append("(r.main = 1 OR r.commit_sha IS NULL)")
         for name, sign, moment in (("since", ">=", self.since), ("before", "<", self.before)):
             if moment is not None:
                 parts.append(f"r.started_at {sign} :{name}")
@@ -111,6 +117,13 @@ class Window:
             # Not LIKE and no range: neither means the same under every collation.
             parts.append("substr(r.run_id, 1, :id_length) = :id_prefix")
             values.update(id_prefix=self.id_prefix, id_length=len(self.id_prefix))
+        if self.accepted is not None:
+            marked = {f"marked{place}": f"{run_id}/{attempt}"
+                      for place, (run_id, attempt) in enumerate(sorted(self.accepted))}
+            listed = ", ".join(f":{name}" for name in marked)
+            parts.append(f"(r.accepted = 1 OR r.run_id || '/' || r.attempt IN ({listed}))" if listed
+                         else "r.accepted = 1")
+            values.update(marked)
         return " AND ".join(parts), values
 
 
@@ -246,14 +259,16 @@ def problems(connection: Connection) -> list[Problem]:
     return [Problem(str(location), str(reason)) for location, reason in found]
 
 
-def run_rows(connection: Connection, window: Window, limit: int | None = None) -> list[RunRow]:
-    """The runs of a window by time, newest first; at most `limit` of them."""
+def run_rows(connection: Connection, window: Window, limit: int | None = None, *,
+             oldest_first: bool = False) -> list[RunRow]:
+    """The runs of a window by time, newest first unless told otherwise; at most `limit` of them."""
     condition, values = window.clause()
+    turn = "ASC" if oldest_first else "DESC"
     bound = "" if limit is None else f" LIMIT {int(limit)}"
     found = connection.rows(
         "SELECT r.id, r.run_id, r.attempt, r.started_at, r.commit_sha, r.location, r.accepted, r.has_samples "
         f"FROM comm_regress_run r WHERE {condition} "
-        f"ORDER BY r.started_at DESC, r.run_id DESC, r.attempt DESC{bound}",
+        f"ORDER BY r.started_at {turn}, r.run_id {turn}, r.attempt {turn}{bound}",
         values)
     return [RunRow(row[0], row[1], row[2], row[3], row[4], row[5], bool(row[6]), bool(row[7])) for row in found]
 

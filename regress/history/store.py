@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from regress.errors import HistoryError, RecordError
 from regress.history import index
 from regress.history.ancestry import ancestry, by_ancestry
-from regress.history.index import Database, RunRow, Window
+from regress.history.backend import Backend
+from regress.history.index import RunRow, Window
 from regress.history.runs import AcceptedMark, Entry, Problem, checked, with_marks
 from regress.record import Acceptance, Run, without_samples
 
@@ -24,40 +26,13 @@ ItemT = TypeVar("ItemT")
 _RUNS_OUT_OF_TURN = 500
 """How many newer runs an old commit, measured late, may be found behind."""
 
+_RUNS_OF_ANY_BRANCH = 100
+"""Newest runs among a baseline's candidates whatever their branch: attempts and undecided runs in a row are counted."""
+
+_FIRST_RUNS = 20
+"""Oldest runs of the main branch among the candidates: the first may have been partial or invalid."""
+
 SERVER_SCHEMES = ("postgresql://", "postgres://")
-
-
-class Backend(Protocol):
-    """Where runs are kept: a folder with its index, or a server that holds both."""
-
-    @property
-    def database(self) -> Database:
-        """The index."""
-
-    @property
-    def location(self) -> str:
-        """Where it is, without secrets."""
-
-    def add(self, run: Run) -> str:
-        """Store and index a run; returns where."""
-
-    def load(self, location: str) -> Run:
-        """The stored run as it is kept there."""
-
-    def sync(self, rebuild: bool = False) -> None:
-        """Bring the index up to date with what is stored."""
-
-    def mark(self, mark: AcceptedMark) -> None:
-        """Store an acceptance."""
-
-    def marks(self) -> tuple[list[AcceptedMark], list[Problem]]:
-        """All acceptances in order of time, and what is none."""
-
-    def drop_samples(self, location: str) -> int:
-        """Replace a stored run by the same without raw samples; returns the bytes freed."""
-
-    def close(self) -> None:
-        """Let go of what is open."""
 
 
 def open_history(url: str = DEFAULT_FOLDER, *, repository: Path | None = None, compress: bool = False) -> History:
@@ -117,11 +92,30 @@ class History:
         environment: a fingerprint. since, before: ISO 8601, since included and before excluded, by start of the run.
         samples: False answers from the index, with every statistic but no raw samples; True reads the stored runs.
         """
-        rows = self.rows(Window(environment, main_only, since, before), None if accepted_only else limit)
         marks = self._marks()
-        if accepted_only:
-            rows = [row for row in rows if row.accepted or (row.run_id, row.attempt) in marks]
-        yield from self._readable(rows[:limit], marks, samples)
+        window = Window(environment, main_only, since, before, accepted=marks if accepted_only else None)
+        yield from self._readable(self.rows(window, limit), marks, samples)
+
+    def candidates(self, environment: str, limit: int) -> Iterator[Run]:
+        """The runs in an environment that a baseline is chosen from, without samples; newest first, in history's order.
+
+        The newest `limit` of the main branch, the newest `limit` that were accepted, the first ones of the main branch,
+        however old, and the newest of any branch: what others measured since, elsewhere or for their branches, pushes
+        nothing out.
+        """
+        self._backend.sync()
+        marks, main = self._marks(), Window(environment, main_only=True)
+        wanted = ((main, limit), (Window(environment, accepted=marks), limit),
+                  (Window(environment), _RUNS_OF_ANY_BRANCH))
+        with self._reading() as connection:
+            groups = [index.run_rows(connection, window, self._looked_at(count)) for window, count in wanted]
+            first = index.run_rows(connection, main, _FIRST_RUNS, oldest_first=True)
+        by_time = sorted({*first, *chain(*groups)}, key=lambda row: (row.started_at, row.run_id, row.attempt))
+        ordered = self._arranged(by_time[::-1], lambda row: row.commit)
+        chosen = {*first}
+        for group, (_, count) in zip(map(set, groups), wanted, strict=True):
+            chosen.update(islice((row for row in ordered if row in group), count))
+        yield from self._readable([row for row in ordered if row in chosen], marks, samples=False)
 
     def oldest_first(self) -> Iterator[Run]:
         """Every run with its samples, one at a time, in the order to move them elsewhere."""
@@ -145,9 +139,8 @@ class History:
         With a limit, ancestry is looked at among that many runs and 500 more by time.
         """
         self._backend.sync()
-        looked_at = limit if limit is None or self._repository is None else limit + _RUNS_OUT_OF_TURN
         with self._reading() as connection:
-            found = index.run_rows(connection, window, looked_at)
+            found = index.run_rows(connection, window, self._looked_at(limit))
         return self._arranged(found, lambda row: row.commit)[:limit]
 
     def series(self, case: str, metric: str, *, environment: str | None = None, main_only: bool = False,
@@ -277,6 +270,10 @@ class History:
         for mark in self._backend.marks()[0]:
             found.setdefault((mark.run_id, mark.attempt), []).append(mark.acceptance)
         return found
+
+    def _looked_at(self, limit: int | None) -> int | None:
+        """How many runs by time hold the first `limit` by ancestry."""
+        return limit if limit is None or self._repository is None else limit + _RUNS_OUT_OF_TURN
 
     def _arranged(self, newest_first: list[ItemT], commit: Callable[[ItemT], str | None]) -> list[ItemT]:
         """By git ancestry where the repository is at hand, else as they came."""

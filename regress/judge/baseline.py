@@ -26,7 +26,7 @@ class Baseline:
     """The runs that may be compared with, oldest first.
 
     runs: eligible ones, one a commit, before any acceptance is taken into account. limit: how many of them a case's
-    window holds at most. recent: all earlier runs in this environment, of any branch and verdict, oldest first.
+    window holds at most. recent: the newest earlier runs in this environment, of any branch and verdict, oldest first.
     notes: what a reader must know about the choice, one sentence each. differs: where no environment matches, the
     facts in which the closest one differs, as (fact, there, here).
     """
@@ -44,7 +44,12 @@ class Baseline:
         return tuple(v for v in values if v.launches)[-self.limit:]
 
     def anchor(self, case_id: str, metric: str) -> RunValues | None:
-        """The last accepted run of this case, or the first run where none was ever accepted."""
+        """The last accepted run of this case, or the first run where none was ever accepted.
+
+        Neither wears out: the first run of an environment stays the anchor however many follow, as only an acceptance
+        moves one. A case that was added later has as its first run the oldest that the history still hands out
+        (`History.candidates`): accept a run to hold it for good.
+        """
         runs = self.runs[self._restart(case_id):]
         values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
         return next((v for v in values if v.launches), None)
@@ -88,7 +93,7 @@ class Baseline:
 
 def select(commit: Commit, environment: Environment, started_at: str, earlier: Sequence[Run], *,
            limit: int = WINDOW_RUNS, stale_days: float = 30.0) -> Baseline:
-    """The baseline for a run of `commit` in `environment`; `earlier` in the history's order.
+    """The baseline for a run of `commit` in `environment`; `earlier` (`History.candidates`) in the history's order.
 
     That is the order of commits, so that a clock that was wrong moves no run; only what git cannot tell goes by the
     clock. Outside a repository every run counts as main.

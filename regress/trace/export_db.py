@@ -1,7 +1,8 @@
 """An SQLite database that `nsys export` wrote: opening it, knowing its schema, and reading columns out of it.
 
-Tables appear only when they have rows, so a missing table reads as "not traced". From nsys 2025.6 on rows come in no
-promised order, so nothing here relies on any.
+A missing table and one without rows both read as "not traced": nsys leaves out tables without rows, or with
+--lazy=false (as we export) creates every table it knows, whatever was traced. So rows are evidence and tables are none.
+From nsys 2025.6 on rows come in no promised order, so nothing here relies on any.
 """
 
 from __future__ import annotations
@@ -104,10 +105,12 @@ class ExportDb:
     def chunks(self, family: str, wanted: Sequence[str], where: str = "") -> Iterator[Columns]:
         """Integer columns of every table of the family, some 130,000 rows at a time; NULL reads as -1.
 
-        Raises TraceInputError when a table lacks a wanted column: then the schema is none we know.
+        Raises TraceInputError when a table with rows lacks a wanted column: then the schema is none we know.
         """
         for table in self.tables(family):
             lacking = [name for name in wanted if name not in self.columns(table)]
+            if lacking and not any(self.rows(f'SELECT 1 FROM "{table}" LIMIT 1')):
+                continue
             if lacking:
                 raise TraceInputError(f"table {table} has no column {', '.join(lacking)}", where=str(self.path),
                                       accepted=f"schemas {KNOWN_MAJOR}.1 to {KNOWN_MAJOR}.{NEWEST_KNOWN_MINOR}",
@@ -183,7 +186,7 @@ def open_export(path: Path) -> Iterator[ExportDb]:
 
 def no_kernels(db: ExportDb) -> TraceUnfitError:
     """The error for an export without kernels, with the reason the export itself gives."""
-    if db.tables("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+    if db.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
         return TraceUnfitError("CUDA graphs were traced as a whole, so no kernel is in the trace", where=str(db.path),
                                next_step="profile with --cuda-graph-trace=node")
     return TraceUnfitError("no GPU kernel in the trace", where=str(db.path), accepted="a capture with CUDA tracing",

@@ -88,7 +88,7 @@ FLAGS: tuple[Flag, ...] = (
          "an explicit path per node; an unset variable in a name would end up in it literally, with status 0"),
     Flag("--type", "sqlite", Command.EXPORT, Need.ALWAYS, "the one format every release writes and Python reads"),
     Flag("--lazy", "false", Command.EXPORT, Need.ALWAYS,
-         "empty tables are there too, so that \"not traced\" and \"nothing happened\" look different"),
+         "every table is there, empty where nothing was traced, so that a query of another tool finds it"),
     Flag("--include-json", "true", Command.EXPORT, Need.ALWAYS,
          "NVTX payloads as text: the message sizes of NCCL's ranges are in no other column", since=(2025, 3)),
     Flag("--include-blobs", "true", Command.EXPORT, Need.ALWAYS,

@@ -80,6 +80,15 @@ def _no_kernels(folder: Path) -> list[Path]:
     return [made.write(folder / "t.sqlite")]
 
 
+def _every_table_and_no_kernel(folder: Path) -> list[Path]:
+    """As `nsys export --lazy=false` leaves it: every table it knows, empty where nothing was traced."""
+    path = _no_kernels(folder)[0]
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript("CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, graphId);"
+                                 "CREATE TABLE GPU_METRICS (timestamp, typeId, metricId, value)")
+    return [path]
+
+
 def _graphs_only(folder: Path) -> list[Path]:
     made = Export()
     made.row("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", 'start,"end",graphId', 1, 2, 3)
@@ -190,6 +199,7 @@ INPUT: dict[str, tuple[Made, str]] = {
 UNFIT: dict[str, tuple[Made, str]] = {
     "other-database": (_other_database, "no GPU kernel"),
     "no-kernels": (_no_kernels, "no GPU kernel"),
+    "tables-without-rows": (_every_table_and_no_kernel, "no GPU kernel in the trace.*--trace=cuda,nvtx"),
     "graphs-as-a-whole": (_graphs_only, "--cuda-graph-trace=node"),
     "no-nccl": (_no_nccl, "no communication kernel although 2 ranks"),
     "silent-rank": (_silent_rank, r"rank \d has kernels but no collective"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,13 @@ def test_a_table_without_a_needed_column_is_named(tmp_path: Path) -> None:
     made.row("CUPTI_ACTIVITY_KIND_KERNEL", 'start,"end",globalPid', 1, 2, 3)
     with pytest.raises(TraceInputError, match="CUPTI_ACTIVITY_KIND_KERNEL has no column deviceId"):
         read_sqlite(made.write(tmp_path / "t.sqlite"))
+
+
+def test_a_table_without_rows_is_not_asked_for_columns(tmp_path: Path) -> None:
+    path = two_ranks().write(tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (renamed)")
+    assert len(read_sqlite(path).kernels) == 2 * 4 * 2
 
 
 def test_two_processes_on_one_device_do_not_merge(tmp_path: Path) -> None:
