@@ -26,9 +26,14 @@ HIGH, MEDIUM, LOW = "high", "medium", "low"
 """Confidence: the cause itself was seen; it is inferred from what was seen; other causes are as likely."""
 NEW = "new"
 SHARE = "share_of_window"
-"""The key of evidence that ranks findings of one severity: part of the window that the finding costs, at most."""
+"""The key of evidence that ranks findings of one severity: part of the window that the finding costs, at most.
+
+The window of `Lane.in_window` on a device, not the step ranges on its host: a host that runs ahead of its device
+spends most of a range that is a small part of the step."""
 COST = "cost_seconds_per_step"
 """The key of evidence that says the same in seconds of a mean step, where the trace has steps."""
+PAGEABLE_BYTES_PER_STEP = 1 << 20
+"""From here on a rank's pageable copies are a fault of their own, and waiting for them is part of it."""
 _CARRIES = 0.5
 """A cause must cost at least this part of what its consequence costs: a small fault does not explain a big loss."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
+from regress.diagnose import CRITICAL, PAGEABLE_BYTES_PER_STEP, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
+from regress.trace.budget import step_budgets
 from regress.trace.names import CallKind
 
 if TYPE_CHECKING:
@@ -18,11 +20,13 @@ _BLOCKED, _STARVED = 0.10, 0.05
 
 
 def _blocking(lane: Lane) -> list[CallTotal]:
-    """Calls inside steps that wait for a device or stream, without those a pageable copy makes.
+    """Calls inside steps that wait for a device or stream, without those that big pageable copies make.
 
+    Copies of a direction that are no fault by their bytes (`loss.cpu()`) are a way to wait for the device.
     Waiting for an event is left out: that is how a loop keeps the host from running far ahead.
     """
-    pageable = sum(copy.in_window for copy in lane.copies if copy.pageable)
+    big = PAGEABLE_BYTES_PER_STEP * lane.window.steps
+    pageable = sum(copy.in_window for copy in lane.copies if copy.pageable and copy.in_window_bytes >= big)
     found = []
     for call in lane.calls:
         if call.kind is not CallKind.SYNC or not call.in_steps:
@@ -32,30 +36,58 @@ def _blocking(lane: Lane) -> list[CallTotal]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """What a lane loses, as parts of its window: at most, and without what it blocks while its device waits itself."""
+
+    lane: Lane
+    blocked_ns: int
+    waiting_ns: float
+
+    @property
+    def at_most(self) -> float:
+        """Blocked, and the device ran dry."""
+        return min(self.blocked_ns, self.lane.gaps.late_ns) / self.lane.in_window.span_ns
+
+    @property
+    def its_own(self) -> float:
+        """The host also blocks while a collective on the device waits for a late rank: that is the late rank's loss."""
+        own = max(self.blocked_ns - self.waiting_ns, 0.0)
+        return min(own, self.lane.gaps.late_ns) / self.lane.in_window.span_ns
+
+
+def _worst(analysis: Analysis) -> _Loss | None:
+    """The rank that loses most of those blocked long enough."""
+    waiting = {budget.rank: budget.waiting * budget.steps * 1e9 for budget in step_budgets(analysis)}
+    found = [_Loss(lane, sum(call.in_steps_ns for call in _blocking(lane)), waiting.get(lane.rank or 0, 0.0))
+             for lane in analysis.device_lanes if lane.window.steps and lane.host_ns]
+    return max((one for one in found if one.blocked_ns >= _BLOCKED * one.lane.host_ns),
+               key=lambda one: (one.its_own, one.at_most), default=None)
+
+
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
-    """The rank that loses most: blocked long enough, and its device ran dry for it."""
-    worst: tuple[float, float, Lane] | None = None
-    for lane in analysis.device_lanes:
-        if not lane.window.steps or not lane.host_ns:
-            continue
-        blocked = sum(call.in_steps_ns for call in _blocking(lane)) / lane.host_ns
-        starved = lane.gaps.late_ns / lane.in_window.span_ns
-        if blocked >= _BLOCKED and (worst is None or min(blocked, starved) > worst[0]):
-            worst = min(blocked, starved), blocked, lane
+    """Critical where the device runs dry for it, beyond what its rank waits for a late one."""
+    worst = _worst(analysis)
     if worst is None:
         return []
-    loss, blocked, lane = worst
+    lane, blocked = worst.lane, worst.blocked_ns / worst.lane.host_ns
     calls = sorted(_blocking(lane), key=lambda call: -call.in_steps_ns)
     count = sum(call.in_steps for call in calls) / lane.window.steps
+    waits = worst.its_own < worst.at_most / 2
     return [Diagnosis(
-        "host_sync", CRITICAL if loss >= _STARVED else WARNING,
+        "host_sync", CRITICAL if worst.its_own >= _STARVED else WARNING,
         {"rank": lane.rank, "call": calls[0].plain_name, "calls_per_step": count, "blocked_ratio": blocked,
-         "launch_gap_ratio": lane.gaps.late_ns / lane.in_window.span_ns, SHARE: loss},
+         "launch_gap_ratio": lane.gaps.late_ns / lane.in_window.span_ns,
+         "waiting_seconds_per_step": worst.waiting_ns / lane.window.steps / 1e9, SHARE: worst.at_most},
         f"rank {lane.rank} waits for its device {count:.0f} times a step ({calls[0].plain_name}, {blocked:.0%} of the "
-        "step), and the device runs dry until the host has launched again",
-        "remove synchronize() and .item() from the step: log losses every n steps, and copy with non_blocking=True")]
+        "step), and the device runs dry until the host has launched again"
+        + ("; meanwhile the device itself waits for a late rank" if waits else ""),
+        "remove synchronize(), .item(), .cpu() and torch.tensor(..., device=...) from the step: add up loss.detach() "
+        "on the device and read it every n steps; what must cross in each step goes through pinned memory with "
+        "non_blocking=True")]
 
 
 RULE = Rule("host_sync", "the host blocks on the device inside steps, and the device then runs dry",
             "runtime calls inside step ranges; launch gaps show the cost (CUDA best practices guide, asynchronous "
-            "calls)", _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps"))
+            "calls). Critical from 5 % of the step on, beyond what the rank's device waits for a late rank",
+            _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
+from regress.diagnose import CRITICAL, PAGEABLE_BYTES_PER_STEP, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.units import format_size
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
     from regress.trace.lane import Lane
 
-_LEAST_BYTES_PER_STEP = 1 << 20
 _COSTLY = 0.05
 
 
@@ -23,14 +22,13 @@ def _cost(lane: Lane) -> tuple[int, int]:
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
-    lanes = [lane for lane in analysis.device_lanes if lane.window.steps]
+    lanes = [lane for lane in analysis.device_lanes
+             if lane.window.steps and _cost(lane)[0] >= PAGEABLE_BYTES_PER_STEP * lane.window.steps]
     if not lanes:
         return []
     lane = max(lanes, key=lambda one: _cost(one)[1] / one.in_window.span_ns)
     size, took = _cost(lane)
     per_step = size / lane.window.steps
-    if per_step < _LEAST_BYTES_PER_STEP:
-        return []
     copying = took / lane.in_window.span_ns
     # Such a copy blocks the host as well: what the device then lacks is part of its cost.
     loss = max(copying, lane.gaps.late_ns / lane.in_window.span_ns) if copying >= _COSTLY else copying

@@ -15,13 +15,14 @@ from regress.record import Diagnosis
 from regress.shelf import variants
 from regress.trace.analysis import Analysis
 from regress.trace.read import read_traces
-from tests.trace.made import ALL_REDUCE, Export, two_ranks
+from tests.trace.made import ALL_REDUCE, Export, global_pid, two_ranks
 from tests.trace.samples import kineto_8_ranks, sample
 
 LABELLED = {
     "nvlink/small_buckets": "small_collectives", "mps/small_buckets": "small_collectives",
     "mps/accum_sync": "accumulation", "mps/sync_loop": "host_sync", "mps/pageable": "pageable_copies",
     "sliced/straggler": "straggler", "mps/micro_1channel": "few_channels"}
+COPY_COLUMNS = 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind'
 HEALTHY = ("nvlink/good", "mps/good", "sliced/good", "mps/accum_no_sync", "mps/micro", "nvlink/micro",
            "sliced/micro_metrics")
 
@@ -224,6 +225,55 @@ def test_stream_waits_of_pageable_copies_belong_to_the_copies(tmp_path: Path) ->
     found = _only(analysis, "pageable_copies")
     assert found is not None
     assert (found.severity, found.evidence["pageable_copy_bytes_per_step"]) == ("critical", 64 << 20)
+
+
+def _read_loss(made: Export, step: int) -> None:
+    """What loss.cpu() is: 4 bytes to pageable memory, and a wait for the stream; the next kernel comes after."""
+    begin = 1_000_000 + step * 10_000_000
+    for rank, pid in enumerate((10, 11)):
+        made.call(pid, begin + 400_000, begin + 8_400_000, "cudaStreamSynchronize_v3020")
+        made.row("CUPTI_ACTIVITY_KIND_MEMCPY", COPY_COLUMNS, begin + 8_390_000, begin + 8_392_000, rank,
+                 global_pid(pid), 4, 2, 2, 0)
+        made.kernel(pid, begin + 8_500_000, begin + 8_600_000, device=rank)
+
+
+@pytest.mark.parametrize("batch_bytes", [0, 2 << 20])
+def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int, tmp_path: Path) -> None:
+    """Whether or not the batch is copied from pageable memory too, with a wait of its own."""
+    made = _stepped([8 << 20])
+    for step in range(3):
+        begin = 1_000_000 + step * 10_000_000
+        if batch_bytes:
+            made.copy(10, begin + 110_000, begin + 150_000, batch_bytes)
+            made.call(10, begin + 110_000, begin + 151_000, "cudaStreamSynchronize_v3020")
+        _read_loss(made, step)
+    found = diagnose(read_traces([made.write(tmp_path / "t.sqlite")]))
+    first = found[0]
+    assert (first.rule, first.severity, first.evidence["call"]) == ("host_sync", "critical", "cudaStreamSynchronize")
+    assert [one.rule for one in first.consequences] == ["launch_gaps"]
+    assert ".item(), .cpu()" in first.suggestion
+    assert [one.rule for one in found if one.rule == "pageable_copies"] == ["pageable_copies"] * bool(batch_bytes)
+
+
+def test_blocking_while_the_device_waits_for_a_late_rank_is_only_a_warning() -> None:
+    """Real: ten small copies a step wait behind an all-to-all that rank 7 comes late to."""
+    found = _only(read_traces(kineto_8_ranks()), "host_sync")
+    assert found is not None
+    assert (found.severity, found.evidence["call"]) == ("warning", "cudaStreamSynchronize")
+    assert "the device itself waits for a late rank" in found.cause
+
+
+def test_a_rank_with_longer_copies_does_not_hide_one_with_more_bytes(tmp_path: Path) -> None:
+    """Its waits are left to the copies, so the copies must be told of."""
+    made = _stepped([8 << 20])
+    for step in range(3):
+        begin = 1_000_000 + step * 10_000_000
+        made.copy(10, begin + 50_000, begin + 400_000, 64 << 10)
+        made.row("CUPTI_ACTIVITY_KIND_MEMCPY", COPY_COLUMNS, begin + 50_000, begin + 250_000, 1, global_pid(11),
+                 4 << 20, 1, 0, 2)
+    found = _of("pageable_copies", made, tmp_path)
+    assert found is not None
+    assert (found.evidence["rank"], found.evidence["pageable_copy_bytes_per_step"]) == (1, 4 << 20)
 
 
 def test_allocations_every_step_are_found(tmp_path: Path) -> None:
