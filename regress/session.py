@@ -169,9 +169,14 @@ class Gate:
         return self._environment
 
     def share_gpu(self, sharing: GpuSharing | None) -> None:
-        """Notes how the ranks share the one GPU: another way of sharing is another environment."""
+        """Notes how the ranks share the one GPU: another way of sharing is another environment.
+
+        All else stays as it was read: a GPU that was lost since tells nothing of itself any more.
+        """
         self.gpu_sharing = None if sharing is None else sharing.value
-        self._environment = None
+        if self._environment is not None and "gpu_sharing" in self._environment.must_match:
+            self._environment = replace(self._environment, must_match={
+                **self._environment.must_match, "gpu_sharing": self.gpu_sharing})
 
     @property
     def commit(self) -> Commit:

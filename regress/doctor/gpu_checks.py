@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from regress.doctor.facts import Facts, Finding, GpuFacts, Level
+from regress.measure.devices import GpuReading
 from regress.measure.fitness import assess
 from regress.measure.health import GpuSamples, gpu_facts
 from regress.units import format_size
@@ -85,7 +86,11 @@ def _state(gpu: GpuFacts) -> Iterator[Finding]:
         level, doubtful = _LEVELS[verdict]
         yield Finding(_AREA, name, level, seen, fix or "take this GPU out of service until `nvidia-smi -q` is clean",
                       doubtful)
-    if not found:
+    if not found and gpu.name is None and now == GpuReading():
+        yield Finding(_AREA, name, Level.WARN, "the driver lists it and tells nothing about it",
+                      f"run `nvidia-smi -q -i {gpu.index}`: it says why; where the GPU fell off the bus, reset it or "
+                      "reboot the host", doubtful=True)
+    elif not found:
         yield Finding(_AREA, name, Level.OK, _portrait(gpu))
 
 

@@ -6,7 +6,7 @@ Every reading is None where the driver, a virtual machine or a partition cannot 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ class GpuReading:
     throttle: names of the active clock event reasons. nvlink_active, nvlink_inactive: links up and down.
     nvlink_errors: recoveries counted on all links since the driver loaded.
     pids: compute processes on the GPU as the driver numbers them; empty inside most containers.
+    lost: True where NVML says that the GPU is gone (it fell off the bus), else None.
     """
 
     sm_clock: int | None = None
@@ -44,6 +45,7 @@ class GpuReading:
     compute_mode: str | None = None
     persistence: bool | None = None
     mig: bool | None = None
+    lost: bool | None = None
 
 
 class Devices(Protocol):
@@ -104,24 +106,112 @@ _TOPOLOGY = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 """nvmlGpuTopologyLevel_t in the words of `nvidia-smi topo -m`."""
 
 
+_IS_LOST = 15
+_IS_GONE = (6, 999)
+"""nvmlReturn_t (nvml.h): GPU_IS_LOST; NOT_FOUND and UNKNOWN, with which NVML refuses the handle of a GPU that fell off
+the bus ("Unable to determine the device handle for GPU …: Unknown Error") and also of one that it never could open."""
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """One GPU for as long as one reading takes. handle: None where it cannot be had; then nothing is answered.
+
+    lost: NVML said that the GPU is gone, when it was asked for the handle or in any answer since.
+    """
+
+    nvml: Any
+    handle: Any
+    lost: bool
+
+    def ask(self, call: str, *arguments: Any) -> Any:
+        """The answer of an NVML call about this GPU, None where this driver or device refuses it or lacks it."""
+        if self.handle is None:
+            return None
+        answer, error = _answer(self.nvml, call, self.handle, *arguments)
+        self.lost = self.lost or error == _IS_LOST
+        return answer
+
+    def throttle(self) -> tuple[str, ...] | None:
+        """Names of the active clock event reasons."""
+        bits = self.ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:
+            bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else tuple(words for bit, words in _THROTTLE.items() if bits & bit)
+
+    def processes(self) -> tuple[int, ...] | None:
+        """Compute processes."""
+        found = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else tuple(sorted(int(process.pid) for process in found))
+
+    def nvlinks(self) -> tuple[int | None, int | None, int | None]:
+        """Links up, links down, and errors counted on them; all None for a GPU without NVLink."""
+        states = [self.ask("nvmlDeviceGetNvLinkState", link)
+                  for link in range(getattr(self.nvml, "NVML_NVLINK_MAX_LINKS", 18))]
+        known = [(link, bool(state)) for link, state in enumerate(states) if state is not None]
+        if not known:
+            return None, None, None
+        counters = [self.ask("nvmlDeviceGetNvLinkErrorCounter", link, _NVLINK_RECOVERY) for link, up in known if up]
+        counted = [int(value) for value in counters if value is not None]
+        up = sum(state for _, state in known)
+        return up, len(known) - up, sum(counted) if counted else None
+
+    def sample(self) -> GpuReading:
+        """What changes from moment to moment."""
+        ask, nvml = self.ask, self.nvml
+        memory, use = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetUtilizationRates")
+        reading = GpuReading(
+            sm_clock=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            throttle=self.throttle(),
+            temperature=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            power=_watts(ask("nvmlDeviceGetPowerUsage")),
+            gpu_use=None if use is None else use.gpu / 100,
+            memory_used=None if memory is None else int(memory.used),
+            memory_total=None if memory is None else int(memory.total),
+            pids=self.processes(),
+            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth"))
+        return replace(reading, lost=self.lost or None)
+
+    def read(self) -> GpuReading:
+        """Everything."""
+        ask, nvml = self.ask, self.nvml
+        remapped, mig = ask("nvmlDeviceGetRemappedRows"), ask("nvmlDeviceGetMigMode")
+        mode, persistence = ask("nvmlDeviceGetComputeMode"), ask("nvmlDeviceGetPersistenceMode")
+        active, inactive, errors = self.nvlinks()
+        reading = replace(
+            self.sample(),
+            sm_clock_max=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            power_limit=_watts(ask("nvmlDeviceGetEnforcedPowerLimit")),
+            ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                                nvml.NVML_VOLATILE_ECC),
+            remapped_rows=None if remapped is None else int(remapped[0]) + int(remapped[1]),
+            remap_pending=None if remapped is None else bool(remapped[2]),
+            remap_failed=None if remapped is None else bool(remapped[3]),
+            pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+            pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+            nvlink_active=active, nvlink_inactive=inactive, nvlink_errors=errors,
+            compute_mode=_COMPUTE_MODES[mode] if mode is not None and 0 <= mode < len(_COMPUTE_MODES) else None,
+            persistence=None if persistence is None else bool(persistence),
+            mig=None if mig is None else bool(mig[0]))
+        return replace(reading, lost=self.lost or None)
+
+
 @dataclass(frozen=True, slots=True)
 class NvmlDevices:
     """Devices through nvidia-ml-py. nvml: the imported and initialised module `pynvml`."""
 
     nvml: Any
+    _opened: set[int] = field(default_factory=set, init=False, compare=False)
 
     def _ask(self, call: str, *arguments: Any) -> Any:
-        """The answer of an NVML call, None where this driver or device refuses it or lacks it."""
-        function: Callable[..., Any] | None = getattr(self.nvml, call, None)
-        if function is None:
-            return None
-        try:
-            return function(*arguments)
-        except self.nvml.NVMLError:
-            return None
+        return _answer(self.nvml, call, *arguments)[0]
 
-    def _handle(self, index: int) -> Any:
-        return self.nvml.nvmlDeviceGetHandleByIndex(index)
+    def _gpu(self, index: int) -> _Gpu:
+        """That GPU; a GPU that was there before and has no handle any more is lost."""
+        handle, error = _answer(self.nvml, "nvmlDeviceGetHandleByIndex", index)
+        if handle is not None:
+            self._opened.add(index)
+        return _Gpu(self.nvml, handle, error == _IS_LOST or (error in _IS_GONE and index in self._opened))
 
     @property
     def count(self) -> int:
@@ -141,82 +231,41 @@ class NvmlDevices:
 
     def name(self, index: int) -> str | None:
         """Model."""
-        return _text(self._ask("nvmlDeviceGetName", self._handle(index)))
+        return _text(self._gpu(index).ask("nvmlDeviceGetName"))
 
     def uuid(self, index: int) -> str | None:
         """Identity, "GPU-" and hexadecimal digits."""
-        return _text(self._ask("nvmlDeviceGetUUID", self._handle(index)))
+        return _text(self._gpu(index).ask("nvmlDeviceGetUUID"))
 
     def nvlink_version(self, index: int) -> int | None:
         """NVML's version number of the first link."""
-        version = self._ask("nvmlDeviceGetNvLinkVersion", self._handle(index), 0)
+        version = self._gpu(index).ask("nvmlDeviceGetNvLinkVersion", 0)
         return None if version is None else int(version)
 
     def links_between(self, index: int, other: int) -> str | None:
         """Nearest common PCIe ancestor, as `nvidia-smi topo -m` names it."""
-        level = self._ask("nvmlDeviceGetTopologyCommonAncestor", self._handle(index), self._handle(other))
+        neighbour = self._gpu(other).handle
+        level = None if neighbour is None else self._gpu(index).ask("nvmlDeviceGetTopologyCommonAncestor", neighbour)
         return None if level is None else _TOPOLOGY.get(int(level))
 
     def sample(self, index: int) -> GpuReading:
         """What changes from moment to moment."""
-        handle, nvml, ask = self._handle(index), self.nvml, self._ask
-        memory, use = ask("nvmlDeviceGetMemoryInfo", handle), ask("nvmlDeviceGetUtilizationRates", handle)
-        return GpuReading(
-            sm_clock=ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-            throttle=self._throttle(handle),
-            temperature=ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
-            power=_watts(ask("nvmlDeviceGetPowerUsage", handle)),
-            gpu_use=None if use is None else use.gpu / 100,
-            memory_used=None if memory is None else int(memory.used),
-            memory_total=None if memory is None else int(memory.total),
-            pids=self._processes(handle),
-            pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth", handle))
+        return self._gpu(index).sample()
 
     def read(self, index: int) -> GpuReading:
         """Everything."""
-        handle, nvml, ask = self._handle(index), self.nvml, self._ask
-        remapped, mig = ask("nvmlDeviceGetRemappedRows", handle), ask("nvmlDeviceGetMigMode", handle)
-        mode, persistence = ask("nvmlDeviceGetComputeMode", handle), ask("nvmlDeviceGetPersistenceMode", handle)
-        active, inactive, errors = self._nvlinks(handle)
-        return replace(
-            self.sample(index),
-            sm_clock_max=ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
-            power_limit=_watts(ask("nvmlDeviceGetEnforcedPowerLimit", handle)),
-            ecc_uncorrected=ask("nvmlDeviceGetTotalEccErrors", handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                                nvml.NVML_VOLATILE_ECC),
-            remapped_rows=None if remapped is None else int(remapped[0]) + int(remapped[1]),
-            remap_pending=None if remapped is None else bool(remapped[2]),
-            remap_failed=None if remapped is None else bool(remapped[3]),
-            pcie_generation_max=ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-            pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
-            nvlink_active=active, nvlink_inactive=inactive, nvlink_errors=errors,
-            compute_mode=_COMPUTE_MODES[mode] if mode is not None and 0 <= mode < len(_COMPUTE_MODES) else None,
-            persistence=None if persistence is None else bool(persistence),
-            mig=None if mig is None else bool(mig[0]))
+        return self._gpu(index).read()
 
-    def _throttle(self, handle: Any) -> tuple[str, ...] | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
-        if bits is None:
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-        return None if bits is None else tuple(words for bit, words in _THROTTLE.items() if bits & bit)
 
-    def _processes(self, handle: Any) -> tuple[int, ...] | None:
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
-        return None if found is None else tuple(sorted(int(process.pid) for process in found))
-
-    def _nvlinks(self, handle: Any) -> tuple[int | None, int | None, int | None]:
-        """Links up, links down, and errors counted on them; all None for a GPU without NVLink."""
-        states = [self._ask("nvmlDeviceGetNvLinkState", handle, link)
-                  for link in range(getattr(self.nvml, "NVML_NVLINK_MAX_LINKS", 18))]
-        known = [(link, bool(state)) for link, state in enumerate(states) if state is not None]
-        if not known:
-            return None, None, None
-        counters = [self._ask("nvmlDeviceGetNvLinkErrorCounter", handle, link, _NVLINK_RECOVERY)
-                    for link, up in known if up]
-        counted = [int(value) for value in counters if value is not None]
-        up = sum(state for _, state in known)
-        return up, len(known) - up, sum(counted) if counted else None
+def _answer(nvml: Any, call: str, *arguments: Any) -> tuple[Any, int | None]:
+    """The answer of an NVML call, and NVML's number of the error where there is none."""
+    function: Callable[..., Any] | None = getattr(nvml, call, None)
+    if function is None:
+        return None, None
+    try:
+        return function(*arguments), None
+    except nvml.NVMLError as error:
+        return None, getattr(error, "value", None)
 
 
 def _text(value: Any) -> str | None:

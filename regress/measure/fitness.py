@@ -53,6 +53,15 @@ def assess(facts: Mapping[str, Scalar]) -> list[tuple[Level, str]]:
 _Found = Iterator[tuple[Level, str]]
 
 
+def _lost(gpu: _Facts) -> _Found:
+    if gpu.values.get("lost") is True:
+        yield "invalid", ("lost: the driver says that it is gone (it fell off the bus); read `dmesg` for its Xid, "
+                          "reset it or reboot the host, and where it happens again check its power, cooling and seat")
+    error = gpu.values.get("sampling_error")
+    if error is not None:
+        yield "warn", f"was not watched all the time while measuring ({error})"
+
+
 def _memory_errors(gpu: _Facts) -> _Found:
     new, rows = gpu.number("ecc_uncorrected_new"), gpu.number("remapped_rows_new")
     if new:
@@ -155,5 +164,5 @@ def _contended(cpu: _Facts) -> _Found:
 
 
 _Rule = Callable[[_Facts], _Found]
-_GPU_RULES: tuple[_Rule, ...] = (_memory_errors, _mode, _throttling, _clocks, _others, _links)
+_GPU_RULES: tuple[_Rule, ...] = (_lost, _memory_errors, _mode, _throttling, _clocks, _others, _links)
 _CPU_RULES: tuple[_Rule, ...] = (_stolen, _loaded, _contended)

@@ -29,7 +29,7 @@ _NumberT = TypeVar("_NumberT", int, float)
 
 @dataclass(slots=True)
 class GpuSamples:
-    """What the thread saw of one GPU while launches ran."""
+    """What the thread saw of one GPU while launches ran. error: why a sample failed, the last that did."""
 
     clocks_under_load: list[int] = field(default_factory=list)
     throttled: dict[str, int] = field(default_factory=dict)
@@ -41,10 +41,13 @@ class GpuSamples:
     processes: int | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    lost: bool | None = None
+    error: str | None = None
 
     def add(self, now: GpuReading) -> None:
         """Folds one more reading in."""
         self.count += 1
+        self.lost = self.lost or now.lost
         self.temperature = _larger(self.temperature, now.temperature)
         self.power = _larger(self.power, now.power)
         self.memory_used = _larger(self.memory_used, now.memory_used)
@@ -121,7 +124,11 @@ class HealthMonitor:
     def _watch(self, devices: Devices) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             for gpu, samples in self._samples.items():
-                reading = devices.sample(gpu)
+                try:
+                    reading = devices.sample(gpu)
+                except Exception as error:  # whatever it is: a thread that dies leaves figures nobody watched over
+                    samples.error = f"{type(error).__name__}: {error}"
+                    continue
                 with self._folding:
                     samples.add(reading)
 
@@ -130,7 +137,8 @@ def gpu_facts(before: GpuReading, during: GpuSamples, after: GpuReading) -> dict
     """The facts of one GPU. Ratios are over the samples under load; `..._new` are counts that grew meanwhile."""
     clocks = during.clocks_under_load
     facts: dict[str, Scalar] = {
-        "samples": during.count, "samples_under_load": during.under_load,
+        "samples": during.count, "samples_under_load": during.under_load, "sampling_error": during.error,
+        "lost": before.lost or during.lost or after.lost,
         "sm_clock_max_mhz": before.sm_clock_max,
         "sm_clock_under_load_mhz": statistics.median(clocks) if clocks else None,
         "sm_clock_under_load_min_mhz": min(clocks, default=None),

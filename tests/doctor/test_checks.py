@@ -10,6 +10,7 @@ import pytest
 
 from regress.doctor.facts import DriverFacts, Facts, Finding, GpuFacts, Level, NsysFacts, TorchFacts
 from regress.doctor.report import Report, examine, report_json, report_lines
+from regress.measure.devices import GpuReading
 from tests.doctor import machines
 from tests.measure.fakes import WELL
 
@@ -46,6 +47,15 @@ def test_whatever_is_not_well_comes_with_a_fix() -> None:
 @pytest.mark.parametrize(("name", "status"), [("cpu_only", 0), ("pair", 0), ("shared", 0), ("sick", 10)])
 def test_a_ci_job_starts_on_a_well_machine_only(name: str, status: int) -> None:
     assert examine(MACHINES[name]).ci_status == status
+
+
+def test_a_gpu_of_which_the_driver_tells_nothing_is_not_well() -> None:
+    mute = replace(machines.PAIR, gpus=(machines.PAIR.gpus[0], GpuFacts(1, None, True, GpuReading())))
+    assert line(mute, "gpu0").level is Level.OK
+    assert line(mute, "gpu1") == Finding(
+        "gpu", "gpu1", Level.WARN, "the driver lists it and tells nothing about it",
+        "run `nvidia-smi -q -i 1`: it says why; where the GPU fell off the bus, reset it or reboot the host",
+        doubtful=True)
 
 
 def test_a_doubtful_warning_stops_ci_and_does_not_block() -> None:

@@ -14,10 +14,14 @@ import pytest
 from regress.cli import main
 from regress.doctor.collect import Question, collect_facts
 from regress.doctor.container import container_kind, stale_shared_memory
+from regress.doctor.facts import Level
+from regress.doctor.report import examine
 from regress.doctor.torch_probe import probe_torch
 from regress.errors import MeasurementError
 from regress.measure.commit import find_main_branch, is_shallow
+from regress.measure.devices import NvmlDevices
 from regress.measure.lock import who_holds
+from tests.measure.test_devices import WHOLE, FakeNvml
 
 
 def test_facts_of_this_machine(tmp_path: Path) -> None:
@@ -30,6 +34,18 @@ def test_facts_of_this_machine(tmp_path: Path) -> None:
     assert not (tmp_path / "history").exists(), "a doctor makes nothing"
     assert facts.variables == (("NCCL_DEBUG", "INFO"),)
     assert facts.host.cores >= 1 and facts.host.shm_total is not None
+
+
+def test_a_machine_whose_gpu_fell_off_the_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(**WHOLE)
+    nvml.gone = {1: 15}
+    for module in ("regress.doctor.collect", "regress.measure.ranks"):
+        monkeypatch.setattr(f"{module}.open_devices", lambda: NvmlDevices(nvml))
+    facts = collect_facts(Question(tmp_path, None, str(tmp_path / "history")), {"PATH": os.environ["PATH"]})
+    assert [(gpu.name, gpu.reading.lost) for gpu in facts.gpus] == [("NVIDIA H200", None), (None, True)]
+    (lost,) = [found for found in examine(facts).findings if found.name == "gpu1"]
+    assert (lost.level, lost.seen) == (Level.BLOCKS, "lost: the driver says that it is gone (it fell off the bus)")
+    assert lost.fix.startswith("read `dmesg`")
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

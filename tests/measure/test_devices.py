@@ -16,10 +16,14 @@ class FakeNvml:
     NVML_NVLINK_MAX_LINKS = 4
 
     class NVMLError(Exception):
-        pass
+        def __init__(self, text: str, value: int = 3) -> None:
+            super().__init__(text)
+            self.value = value
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
+        self.gone: dict[int, int] = {}
+        """GPUs without a handle: index, and the number of the error that says so."""
 
     def __getattr__(self, call: str) -> Any:
         if not call.startswith("nvml"):
@@ -27,6 +31,8 @@ class FakeNvml:
 
         def answer(*arguments: Any) -> Any:
             if call == "nvmlDeviceGetHandleByIndex":
+                if arguments[0] in self.gone:
+                    raise self.NVMLError("no handle", self.gone[arguments[0]])
                 return f"gpu{arguments[0]}"
             if call not in self.answers:
                 raise self.NVMLError(f"{call} is not supported")
@@ -70,6 +76,44 @@ def test_a_gpu_that_tells_nothing_is_all_none() -> None:
     assert (devices.count, devices.driver, devices.cuda_version, devices.name(0)) == (0, None, None, None)
     assert (devices.nvlink_version(0), devices.links_between(0, 1)) == (None, None)
     assert devices.read(0) == GpuReading()
+
+
+GPU_IS_LOST, NOT_FOUND, NO_PERMISSION, UNKNOWN = 15, 6, 4, 999
+
+
+def refuse(number: int) -> Any:
+    def answer(*_: Any) -> Any:
+        raise FakeNvml.NVMLError("refused", number)
+    return answer
+
+
+def test_a_gpu_that_fell_off_the_bus_has_no_readings_and_is_known_as_lost() -> None:
+    nvml = FakeNvml(**WHOLE)
+    devices = NvmlDevices(nvml)
+    assert devices.read(1).lost is None
+    nvml.gone = {1: GPU_IS_LOST}
+    assert devices.read(1) == devices.sample(1) == GpuReading(lost=True)
+    assert (devices.name(1), devices.uuid(1), devices.nvlink_version(1)) == (None, None, None)
+    assert (devices.links_between(0, 1), devices.links_between(1, 0)) == (None, None)
+    assert devices.read(0).lost is None and devices.name(0) == "NVIDIA H200"
+    assert NvmlDevices(nvml).read(1).lost is True, "lost before this gate began"
+
+
+def test_a_gpu_that_is_lost_between_two_questions() -> None:
+    reading = NvmlDevices(FakeNvml(**WHOLE | {"nvmlDeviceGetMemoryInfo": refuse(GPU_IS_LOST)})).read(0)
+    assert (reading.lost, reading.memory_used, reading.sm_clock) == (True, None, 1755)
+
+
+@pytest.mark.parametrize(("number", "lost"), [(NOT_FOUND, True), (UNKNOWN, True), (NO_PERMISSION, None)])
+def test_a_gpu_that_cannot_be_had_is_lost_only_if_it_was_there(number: int, lost: bool | None) -> None:
+    nvml = FakeNvml(**WHOLE)
+    nvml.gone = {0: number}
+    devices = NvmlDevices(nvml)
+    assert devices.read(0) == GpuReading()
+    nvml.gone = {}
+    assert devices.read(0).lost is None
+    nvml.gone = {0: number}
+    assert devices.read(0) == GpuReading(lost=lost)
 
 
 def test_an_older_driver_names_throttle_reasons_by_another_call() -> None:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from regress.measure import health
-from regress.measure.devices import GpuReading
+from regress.measure.devices import GpuReading, NvmlDevices
 from regress.measure.fitness import assess
 from regress.measure.health import GpuSamples, HealthMonitor, cpu_facts, gpu_facts
 from regress.measure.host import CpuCounters
 from regress.record import Scalar
 from tests.measure.fakes import WELL, FakeDevices
+from tests.measure.test_devices import WHOLE, FakeNvml
 
 
 def facts_of(*during: GpuReading, before: GpuReading = WELL, after: GpuReading = WELL) -> dict[str, Scalar]:
@@ -39,6 +41,9 @@ def test_what_cannot_be_read_is_none_and_decides_nothing() -> None:
 @pytest.mark.parametrize(("facts", "level", "text"), [
     (facts_of(WELL, after=replace(WELL, ecc_uncorrected=2)), "invalid", "2 uncorrectable memory errors"),
     (facts_of(WELL, after=replace(WELL, remap_failed=True)), "invalid", "could not be remapped"),
+    (facts_of(WELL, after=GpuReading(lost=True)), "invalid", "lost: the driver says that it is gone"),
+    (facts_of(WELL, GpuReading(lost=True)), "invalid", "lost: the driver says that it is gone"),
+    (facts_of(before=GpuReading(lost=True), after=GpuReading(lost=True)), "invalid", "reboot the host"),
     (facts_of(WELL, after=replace(WELL, remap_pending=True)), "inconclusive", "waits to be remapped"),
     (facts_of(WELL, after=replace(WELL, remapped_rows=1)), "inconclusive", "1 memory rows were remapped"),
     (facts_of(replace(WELL, throttle=("hardware thermal slowdown",))), "invalid",
@@ -91,6 +96,41 @@ def test_the_monitor_samples_while_launches_run(monkeypatch: pytest.MonkeyPatch)
     assert monitor.facts["gpu0.samples"] >= 3
     assert monitor.facts["gpu1.sm_clock_under_load_mhz"] == 1980
     assert monitor.facts["gpu1.processes_expected"] == 1
+
+
+def test_a_gpu_that_falls_off_the_bus_while_launches_run_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SAMPLE_SECONDS", 0.005)
+    nvml = FakeNvml(**WHOLE)
+    with HealthMonitor(NvmlDevices(nvml), (0, 1)) as monitor:
+        nvml.gone = {1: 15}
+        facts = monitor.snapshot()
+        seen = facts["gpu0.samples"]
+        wait_for(lambda: monitor.snapshot()["gpu0.samples"] != seen)
+    assert [level for level, text in assess(facts) if text.startswith("gpu1: lost")] == ["invalid"]
+    assert monitor.facts["gpu1.lost"] is True
+    assert monitor.facts["gpu0.lost"] is None
+    assert monitor.facts["gpu1.temperature_before_celsius"] == 51, "what was seen before is kept"
+
+
+def test_a_sample_that_fails_is_told_and_the_watch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "SAMPLE_SECONDS", 0.005)
+
+    def broken(*_: object) -> GpuReading:
+        raise KeyError("power")
+
+    monkeypatch.setattr(FakeDevices, "sample", broken)
+    with HealthMonitor(FakeDevices(1), (0,)) as monitor:
+        wait_for(lambda: monitor.snapshot()["gpu0.sampling_error"] is not None)
+        monkeypatch.setattr(FakeDevices, "sample", FakeDevices.read)
+        wait_for(lambda: monitor.snapshot()["gpu0.samples"] != 0)
+    assert ("warn", "gpu0: was not watched all the time while measuring (KeyError: 'power')") in assess(monitor.facts)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_without_gpus_the_host_is_watched() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from regress.measure.devices import NvmlDevices
+from regress.measure.launch import Launcher, LaunchResult
 from regress.measure.replay import ReplayLauncher
 from regress.outcomes import fold_launch
 from regress.record import Launch, Run, Verdict
 from regress.session import Gate, GateRequest, open_gate
 from tests.measure.fakes import FakeDevices
+from tests.measure.test_devices import WHOLE, FakeNvml
 
 RECORDING = Path(__file__).parents[1] / "data" / "measure" / "nccl_1gpu_mps.json.gz"
 THRESHOLDS = """schema: 1
@@ -101,6 +106,46 @@ def test_a_time_sliced_gpu_holds_no_regression_against_the_code(
     run = run_of(opened())
     assert run.environment.must_match["gpu_sharing"] == "time-sliced"
     assert Verdict.REGRESSION not in run.verdicts.values()
+
+
+def test_a_gpu_that_falls_off_the_bus_is_no_regression_and_costs_no_measurement(
+        opened: Callable[[], Gate], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The readings before it stand, so that the run is compared with earlier ones of this machine, and stored."""
+    from regress import measuring
+
+    earlier = [run_of(opened()) for _ in range(3)][-1]
+
+    def slower(result: object, metrics: object, session: int) -> Launch:
+        launch = fold_launch(result, metrics, session)  # type: ignore[arg-type]
+        return replace(launch, outcomes=tuple(
+            replace(outcome, measurements=tuple(
+                replace(m, value=1.6 * m.value, samples=tuple(1.6 * sample for sample in m.samples))
+                if m.metric.endswith("_seconds") else m for m in outcome.measurements))
+            for outcome in launch.outcomes))
+
+    monkeypatch.setattr(measuring, "fold_launch", slower)
+    gate = opened()
+    assert gate.environment.must_match["gpu_model"] == "NVIDIA H200"
+    nvml = FakeNvml(**WHOLE | {"nvmlDeviceGetCount": 1})
+    gate.devices = NvmlDevices(nvml)
+    gate.factory = lambda _: Falling(ReplayLauncher.from_files([RECORDING]), nvml)
+    outcome = gate.run([planned.case for planned in gate.plan], Silent())
+    assert (outcome.exit_status, outcome.run.verdict) == (10, Verdict.INVALID)
+    assert outcome.run.environment.fingerprint == earlier.environment.fingerprint
+    assert any("gpu0: lost: the driver says that it is gone" in finding.reason for finding in outcome.run.findings)
+    assert "run" in outcome.run.artifacts
+
+
+class Falling:
+    """Plays launches; the GPU falls off the bus during the last of the screening."""
+
+    def __init__(self, player: Launcher, nvml: FakeNvml) -> None:
+        self._player, self._nvml = player, nvml
+
+    def launch(self, *arguments: Any, index: int, **settings: Any) -> LaunchResult:
+        if index == 1:
+            self._nvml.gone = {0: 15}
+        return self._player.launch(*arguments, index=index, **settings)
 
 
 def test_the_recording_is_small_and_names_its_machine() -> None:
