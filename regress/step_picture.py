@@ -15,7 +15,7 @@ from regress.trace.intervals import Intervals, covers, union
 from regress.trace.kept import kept_traces
 from regress.trace.read import read_timeline
 from regress.trace.timeline import Int64, Timeline
-from regress.trace.window import lanes_of
+from regress.trace.window import lanes_of, steps_of
 
 TRACE_SUFFIXES = (".sqlite", ".json", ".gz")
 
@@ -35,12 +35,10 @@ class _Lane:
 def _lane(timeline: Timeline, process: int, rows: Int64, step: int, number: int) -> _Lane | None:
     """The kernels that were launched inside the step's range; None where the process had no such step."""
     kernels = timeline.kernels
-    mine = timeline.steps.process == process
-    starts, ends = timeline.steps.start[mine], timeline.steps.end[mine]
+    starts, ends = steps_of(timeline, process)
     if step >= len(starts):
         return None
-    order = np.argsort(starts)
-    span = Intervals(starts[order][step:step + 1], ends[order][step:step + 1])
+    span = Intervals(starts[step:step + 1], ends[step:step + 1])
     chosen = rows[covers(span, kernels.launch[rows])]
     offset = timeline.began_ns or 0
     start, end, comm = kernels.start[chosen] + offset, kernels.end[chosen] + offset, kernels.is_comm[chosen]
@@ -56,7 +54,7 @@ def step_picture(paths: Sequence[Path], title: str, step: int | None = None) -> 
     Raises TraceInputError for files that cannot be read.
     """
     timelines = [read_timeline(path) for path in paths]
-    counts = [int(np.count_nonzero(t.steps.process == p)) for t in timelines for p in range(len(t.processes))]
+    counts = [len(steps_of(t, p)[0]) for t in timelines for p in range(len(t.processes))]
     steps = max(counts, default=0)
     if not steps:
         return None

@@ -33,12 +33,27 @@ class Window:
     steps: int
 
 
-def step_ranges(timeline: Timeline, process: int, limits: Intervals | None = None) -> tuple[Intervals, int]:
-    """The step ranges of a process (that begin inside `limits`), merged where they nest or touch, and their number."""
+def steps_of(timeline: Timeline, process: int, limits: Intervals | None = None) -> tuple[Int64, Int64]:
+    """Starts and ends of the steps of a process (that begin inside `limits`), in order of start.
+
+    A step inside a step is the same one under another name (`step` in `ProfilerStep#n`) or a part of it: the outermost
+    count, of equal ones one.
+    """
     mine = timeline.steps.process == process
     if limits is not None:
         mine &= covers(limits, timeline.steps.start)
-    return union(timeline.steps.start[mine], timeline.steps.end[mine]), int(np.count_nonzero(mine))
+    start, end = timeline.steps.start[mine], timeline.steps.end[mine]
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    outermost = np.ones(len(end), np.bool_)
+    outermost[1:] = end[1:] > np.maximum.accumulate(end)[:-1]
+    return start[outermost], end[outermost]
+
+
+def step_ranges(timeline: Timeline, process: int, limits: Intervals | None = None) -> tuple[Intervals, int]:
+    """The steps of a process (that begin inside `limits`), merged where they touch, and their number."""
+    start, end = steps_of(timeline, process, limits)
+    return union(start, end), len(start)
 
 
 def lane_window(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None = None) -> Window:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regress.errors import TraceInputError
+from regress.step_picture import step_picture
 from regress.trace.messages import message_sizes
 from regress.trace.read import read_timeline, read_traces
 from regress.trace.sqlite import read_sqlite
@@ -154,6 +155,36 @@ def test_steps_bound_the_window_and_count_what_they_launch(tmp_path: Path) -> No
     assert (lane.window.source, lane.window.start, lane.window.end) == (WindowSource.STEPS, 2_000_000, 2_300_000)
     assert lane.collectives.in_steps.tolist() == [True, False]
     assert (lane.in_window.exposed_ns, lane.in_trace.exposed_ns) == (200_000, 300_000)
+
+
+def _steps_in_steps(folder: Path) -> Path:
+    """Two training steps that touch, each `ProfilerStep#n` around a second name of the same step."""
+    made = two_ranks(collectives=4)
+    for pid in (10, 11):
+        for step in range(2):
+            begin = 950_000 + step * 600_000
+            made.nvtx(pid, begin, begin + 600_000, f"ProfilerStep#{step}")
+            made.nvtx(pid, begin, begin + 300_000, "step")
+            made.nvtx(pid, begin + 300_000, begin + 600_000, "step")
+    return made.write(folder / "t.sqlite")
+
+
+def test_a_step_inside_a_step_counts_once(tmp_path: Path) -> None:
+    path = _steps_in_steps(tmp_path)
+    analysis = read_traces([path])
+    assert [(lane.window.steps, int(lane.collectives.in_steps.sum())) for lane in analysis.lanes] == [(2, 4), (2, 4)]
+    assert read_traces([path], within="ProfilerStep#1").steps == 1
+    view = step_picture([path], "run")
+    assert view is not None
+    assert (view.title, len(view.collectives)) == ("run, step 2 of 2 traced", 2)
+
+
+def test_the_same_step_named_twice_counts_once(tmp_path: Path) -> None:
+    made = two_ranks(collectives=1)
+    for pid in (10, 11):
+        for text in ("step", "ProfilerStep#0"):
+            made.nvtx(pid, 950_000, 1_200_000, text)
+    assert read_traces([made.write(tmp_path / "t.sqlite")]).steps == 1
 
 
 def test_an_analysis_can_be_kept_to_one_case(tmp_path: Path) -> None:
