@@ -29,7 +29,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     return [Diagnosis(
         "allocations", WARNING,
         {"rank": lane.rank, "device_allocs_per_step": per_step,
-         "alloc_seconds_per_step": took / lane.window.steps / 1e9, SHARE: took / lane.host_ns if lane.host_ns else 0.0},
+         "alloc_seconds_per_step": took / lane.window.steps / 1e9, SHARE: min(took / lane.in_window.span_ns, 1.0)},
         f"rank {lane.rank} allocates device memory {per_step:.0f} times a step: the caching allocator does not hold "
         "what the step needs, and cudaMalloc and cudaFree wait for the device",
         "keep shapes constant, drop empty_cache() from the loop, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")]

@@ -20,9 +20,9 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     worst = None
     for lane in analysis.device_lanes:
         beside, steps = lane.host_collectives, lane.window.steps
-        if beside is None or not steps or not lane.host_ns or beside.in_steps < _LEAST_PER_STEP * steps:
+        if beside is None or not steps or beside.in_steps < _LEAST_PER_STEP * steps:
             continue
-        share = beside.in_steps_ns / lane.host_ns
+        share = min(beside.in_steps_ns / lane.in_window.span_ns, 1.0)
         if worst is None or share > worst[0]:
             worst = share, lane, beside
     if worst is None:
