@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regress.diagnose import CRITICAL, SHARE, Need, Rule, follows
-from regress.metrics.structure import COLLECTIVES, MESSAGE_BYTES
+from regress.metrics.structure import COLLECTIVES
 from regress.record import Diagnosis
 from regress.trace.budget import exposed_shares
 from regress.trace.messages import message_sizes
+from regress.trace.names import OPERATIONS
 from regress.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
+    from regress.trace.lane import Lane
 
 BUCKET_BYTES = 25 << 20
 """DDP's default bucket_cap_mb (torch.nn.parallel.DistributedDataParallel)."""
@@ -21,45 +27,100 @@ _TIMES_NEEDED = 3.0
 _LEAST_PER_STEP = 8
 _LEAST_EXPOSED = 0.05
 _ONE_NUMBER_BYTES = 8
+_SCATTERS = OPERATIONS.index("ReduceScatter")
+_REDUCES = (OPERATIONS.index("AllReduce"), _SCATTERS)
+"""What gradients are reduced with. Gathering parameters and moving activations is not cut into buckets."""
+_LARGER_BUCKETS = (
+    "raise bucket_cap_mb of DistributedDataParallel (leave it out for 25 MiB after a first bucket of 1 MiB), add "
+    "gradient_as_bucket_view=True, and static_graph=True where every step uses the same parameters; or fuse the "
+    "collectives into one")
+_LARGER_UNITS = (
+    "shard in larger units: FSDP's auto_wrap_policy, or fully_shard, on whole transformer blocks and not on single "
+    "layers, or size_based_auto_wrap_policy with a larger min_num_params; with ZeRO raise reduce_bucket_size")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reductions:
+    """What one rank reduces, in a mean step. size: bytes of the gradients; scattered: how many are reduce-scatters."""
+
+    count: float
+    size: float
+    scattered: float
+
+    @property
+    def needed(self) -> int:
+        """Pieces of 25 MiB, and one more: DDP's first bucket is 1 MiB so that communication starts early, and its last
+        one holds what is left over."""
+        return math.ceil(self.size / BUCKET_BYTES) + 1
+
+
+def _reductions(analysis: Analysis, lane: Lane) -> _Reductions | None:
+    """None where a size is unknown. Single numbers are no gradients."""
+    table, steps = lane.collectives, lane.window.steps
+    chosen = table.in_steps & np.isin(table.operation, _REDUCES)
+    if not steps or (table.size_bytes[chosen] < 0).any():
+        return None
+    chosen &= table.size_bytes > _ONE_NUMBER_BYTES
+    scatters = table.operation[chosen] == _SCATTERS
+    # NCCL counts the part that a reduce-scatter leaves on one rank; what is reduced is that of all ranks.
+    size = table.size_bytes[chosen] * np.where(scatters, _members(analysis, lane)[chosen], 1)
+    return _Reductions(len(size) / steps, float(size.sum()) / steps, int(scatters.sum()) / steps)
+
+
+def _members(analysis: Analysis, lane: Lane) -> NDArray[np.int64]:
+    """Ranks of each of the lane's collectives: of those that not all traced ranks share, the ones that do."""
+    everyone = len(analysis.lanes)
+    parts = {group.communicator: len(group.ranks) for group in analysis.matching.groups if len(group.ranks) < everyone}
+    whole = lane.world_size or everyone
+    return np.array([parts.get(one, whole) for one in lane.collectives.communicator.tolist()], np.int64)
+
+
+def _most(analysis: Analysis) -> _Reductions | None:
+    """Of the rank that makes most; None where no rank's are known."""
+    found = [one for lane in analysis.lanes if (one := _reductions(analysis, lane)) is not None]
+    return max(found, key=lambda one: one.count, default=None)
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
-    """Many times more collectives a step than buckets of 25 MiB would need, of which some hold up the step."""
-    per_step, size = (metric.from_trace(analysis) if metric.from_trace else None
-                      for metric in (COLLECTIVES, MESSAGE_BYTES))
-    exposed = max(exposed_shares(analysis).values(), default=0.0)
-    if per_step is None or size is None or exposed < _LEAST_EXPOSED:
+    """Many times more reductions a step than pieces of 25 MiB would be, of which some hold up the step."""
+    most, exposed = _most(analysis), max(exposed_shares(analysis).values(), default=0.0)
+    if most is None or exposed < _LEAST_EXPOSED:
         return []
-    # Two small pieces are no fault: DDP's first bucket is 1 MiB so that communication starts early, and its last one
-    # holds what is left over.
-    needed = math.ceil(per_step.value * size.value / BUCKET_BYTES) + 1
-    if per_step.value < _LEAST_PER_STEP or per_step.value < _TIMES_NEEDED * needed:
+    if most.count < _LEAST_PER_STEP or most.count < _TIMES_NEEDED * most.needed:
         return []
-    rows = [row for row in message_sizes(analysis) if row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
+    names = [OPERATIONS[code] for code in _REDUCES]
+    rows = [row for row in message_sizes(analysis)
+            if row.operation in names and row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
     fixed = min((row.transfer_seconds for row in rows), default=0.0)
     transfer = sum(row.count * row.transfer_seconds for row in rows)
-    saved = (per_step.value - needed) * fixed
+    saved = (most.count - most.needed) * fixed
     evidence: dict[str, float | int | str | bool | None] = {
-        "collectives_per_step": per_step.value, "needed_per_step": needed, "message_bytes_mean": size.value,
+        **_counts(analysis, ""), "needed_per_step": most.needed, "reduced_bytes_per_step": most.size,
         "message_bytes_min": min((row.size_bytes or 0 for row in rows), default=None),
         "message_bytes_max": max((row.size_bytes or 0 for row in rows), default=None),
         "fixed_seconds_each_at_most": fixed,
         "fixed_share_of_transfer_at_most": fixed * sum(row.count for row in rows) / transfer if transfer else None,
-        "saved_seconds_per_step_at_most": saved, SHARE: exposed}
-    before = COLLECTIVES.from_trace(against) if against is not None and COLLECTIVES.from_trace else None
-    if before is not None:
-        evidence["collectives_per_step_before"] = before.value
+        "saved_seconds_per_step_at_most": saved, SHARE: exposed,
+        **(_counts(against, "_before") if against is not None else {})}
     return [Diagnosis(
         "small_collectives", CRITICAL, evidence,
-        f"a step makes {per_step.value:.0f} collectives of {format_size(round(size.value))} on average, where buckets "
-        f"of 25 MiB would need {needed}: each pays its latency again and the link never fills. The shortest takes "
-        f"{format_seconds(fixed)}, so bucketing saves up to {format_seconds(saved)} a step of transfer, and launches",
-        "raise bucket_cap_mb of DistributedDataParallel (leave it out for 25 MiB after a first bucket of 1 MiB), add "
-        "gradient_as_bucket_view=True, and static_graph=True where every step uses the same parameters; or fuse the "
-        "collectives into one")]
+        f"a step makes {most.count:.0f} collectives that reduce {format_size(round(most.size / most.count))} on "
+        f"average, where pieces of 25 MiB would need {most.needed}: each pays its latency again and the link never "
+        f"fills. The shortest takes {format_seconds(fixed)}, so bucketing saves up to {format_seconds(saved)} a step "
+        "of transfer, and launches",
+        # Reduce-scatters beside as many all-reduces are hybrid sharding, which all-reduces what it has scattered.
+        _LARGER_UNITS if 2 * most.scattered >= most.count else _LARGER_BUCKETS)]
+
+
+def _counts(analysis: Analysis, suffix: str) -> dict[str, float]:
+    """Collectives of a step, and those of them that reduce; absent where unknown."""
+    every, most = COLLECTIVES.from_trace(analysis) if COLLECTIVES.from_trace else None, _most(analysis)
+    return {**({f"collectives_per_step{suffix}": every.value} if every is not None else {}),
+            **({f"reductions_per_step{suffix}": most.count} if most is not None else {})}
 
 
 RULE = Rule("small_collectives", "gradients are reduced in many more pieces than their size needs",
-            "each collective pays a fixed latency (NCCL's latency-bound range ends near 1 MiB); DDP buckets 25 MiB, so "
-            "eight or more pieces that are three times what that needs are not the default's doing",
+            "all-reduces and reduce-scatters of more than one number, a reduce-scatter with the bytes of all ranks. "
+            "Each pays a fixed latency (NCCL's latency-bound range ends near 1 MiB); DDP buckets 25 MiB, so eight or "
+            "more pieces that are three times what that needs are not the default's doing",
             _check, needs=(Need.STEPS, Need.SIZES), explains=follows("exposed_comm"))
