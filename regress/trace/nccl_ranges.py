@@ -22,6 +22,7 @@ Int32 = NDArray[np.int32]
 NCCL_RANGE = re.compile(r"nccl[A-Z]\w*$")
 _CALLS = frozenset(("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Bcast", "Reduce", "Send", "Recv",
                     "AllToAll", "AlltoAll", "Gather", "Scatter"))
+_SEND, _RECEIVE = operation("Send"), operation("Recv")
 _GROUP_START, _GROUP_END, _NO_CALL = -1, -2, -3
 
 
@@ -149,6 +150,15 @@ def _fill(ranges: NcclRanges, out: Linked, targets: _Targets, kernels: Int64, at
         if len(communicators) == 1:
             out.communicator[kernel] = communicators[0]
         if exact and (payload.size_bytes[rows] >= 0).all():
-            out.size_bytes[kernel] = payload.size_bytes[rows].sum()
+            out.size_bytes[kernel] = _group_bytes(code[rows], payload.size_bytes[rows])
         out.grouped[kernel] = len(rows)
         out.operation[kernel] = code[rows[0]] if len(rows) == 1 else 0
+
+
+def _group_bytes(code: Int32, size_bytes: Int64) -> int:
+    """Bytes of a group: its operations' sum, but sends and receives go on at once and only the fuller direction counts.
+
+    So S of a grouped send and receive is what nccl-tests calls it (sendrecv.cu): the bytes that a rank sends.
+    """
+    sent, received = (int(size_bytes[code == one].sum()) for one in (_SEND, _RECEIVE))
+    return int(size_bytes.sum()) - min(sent, received)

@@ -94,9 +94,9 @@ class CommCalls:
     """One row a communication kernel, in the order of `kernel` (row in `Kernels`).
 
     operation: index into `names.OPERATIONS`. communicator: NCCL's hash, 0 where unknown. size_bytes: as NCCL counts it
-    per call (what a rank sends into allgather, receives from reduce-scatter), summed over the operations of a group;
-    -1 where the trace does not hold it. grouped: operations the kernel runs. channels: its thread blocks, of which NCCL
-    has one for each channel; 0 where unknown.
+    per call (what a rank sends into allgather, receives from reduce-scatter), summed over the operations of a group, of
+    its sends and receives the fuller direction; -1 where the trace does not hold it. grouped: operations the kernel
+    runs. channels: its thread blocks, of which NCCL has one for each channel; 0 where unknown.
     """
 
     kernel: Int64

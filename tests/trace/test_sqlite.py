@@ -129,14 +129,40 @@ def test_json_payloads_serve_where_blobs_were_not_exported(tmp_path: Path) -> No
     assert (comm.communicator.tolist(), comm.size_bytes.tolist()) == ([13969233454435520444], [16777216])
 
 
-def test_a_group_counts_its_operations(tmp_path: Path) -> None:
+def _grouped(made: Export, pid: int, start: int, end: int, *members: tuple[str, int]) -> None:
+    """A kernel of one group of point-to-point operations; members: name and bytes."""
+    made.kernel(pid, start, end, "ncclDevKernel_SendRecv", launch=start - 2_000)
+    made.nvtx(pid, start - 40_000, start - 39_000, "ncclGroupStart")
+    for k, (name, size) in enumerate(members):
+        made.nvtx(pid, start - 30_000 + k * 1000, start - 29_500 + k * 1000, name, blob=payload(9, size))
+    made.nvtx(pid, start - 3_000, start - 500, "ncclGroupEnd")
+
+
+@pytest.mark.parametrize(("members", "size"), [
+    ((("ncclSend", 512), ("ncclRecv", 512)), 512),
+    ((("ncclSend", 512), ("ncclRecv", 128)), 512),
+    ((("ncclSend", 256), ("ncclSend", 256), ("ncclRecv", 256), ("ncclRecv", 256)), 512),
+    ((("ncclSend", 256), ("ncclSend", 256)), 512),
+    ((("ncclAllReduce", 256), ("ncclSend", 256), ("ncclRecv", 256)), 512),
+], ids=["both ways", "more one way", "several both ways", "one way", "beside another"])
+def test_a_group_counts_its_operations(members: tuple[tuple[str, int], ...], size: int, tmp_path: Path) -> None:
+    """Sending and receiving go on at once, so the bytes of a group are those of its fuller direction."""
     made = Export()
-    made.kernel(10, 50_000, 60_000, "ncclDevKernel_SendRecv", launch=31_000)
-    for start, end, text in ((10_000, 11_000, "ncclGroupStart"), (12_000, 13_000, "ncclSend"),
-                             (14_000, 15_000, "ncclRecv"), (30_000, 34_000, "ncclGroupEnd")):
-        made.nvtx(10, start, end, text, blob=payload(9, 512) if text in ("ncclSend", "ncclRecv") else None)
+    _grouped(made, 10, 50_000, 60_000, *members)
     comm = read_sqlite(made.write(tmp_path / "t.sqlite")).comm
-    assert (comm.grouped.tolist(), comm.size_bytes.tolist(), comm.communicator.tolist()) == ([2], [1024], [9])
+    assert (comm.grouped.tolist(), comm.size_bytes.tolist(), comm.communicator.tolist()) == (
+        [len(members)], [size], [9])
+
+
+def test_busbw_of_send_and_receive_is_that_of_nccl_tests(tmp_path: Path) -> None:
+    """sendrecv.cu: every rank sends S to the next and receives S, and busbw is S over time."""
+    made = Export()
+    for device, pid in enumerate((10, 11)):
+        made.gpu(device, device, pid)
+        _grouped(made, pid, 1_000_000, 2_000_000, ("ncclSend", 1 << 20), ("ncclRecv", 1 << 20))
+    row, = message_sizes(read_traces([made.write(tmp_path / "t.sqlite")]))
+    assert (row.operation, row.size_bytes) == ("SendRecv", 1 << 20)
+    assert row.busbw_bytes_per_second == pytest.approx((1 << 20) / 1e-3)
 
 
 def test_steps_bound_the_window_and_count_what_they_launch(tmp_path: Path) -> None:
