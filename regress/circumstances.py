@@ -11,7 +11,7 @@ from regress.errors import RegressError, TraceUnfitError
 from regress.record import Case, Diagnosis, Environment, Run, Scalar, TimingMode
 from regress.trace.analysis import Analysis
 from regress.trace.kept import kept_traces
-from regress.trace.nccl_log import NcclLog
+from regress.trace.nccl_log import NcclLog, is_own_line
 from regress.trace.rank_output import trouble
 from regress.trace.read import read_traces
 
@@ -38,7 +38,7 @@ class Beside:
 def known(analysis: Analysis, log: NcclLog, output: Sequence[str], beside: Beside) -> Circumstances:
     """One case of a traced launch. log: what NCCL said; output: the files that hold what ranks printed."""
     lines = [line for path in output if Path(path).is_file()
-             for line in Path(path).read_text(errors="replace").splitlines() if " NCCL " not in line]
+             for line in Path(path).read_text(errors="replace").splitlines() if not is_own_line(line)]
     said = log.versions or log.members or log.problems
     return Circumstances(analysis, log if said else None, trouble(lines), beside.health, beside.environment,
                          beside.cost_per_gpu_hour)

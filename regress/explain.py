@@ -117,7 +117,7 @@ def known_of(analysis: Analysis, logs: Sequence[Path]) -> Circumstances:
     """
     from regress.diagnose import Circumstances
     from regress.errors import TraceInputError
-    from regress.trace.nccl_log import parse_log
+    from regress.trace.nccl_log import is_own_line, parse_log
     from regress.trace.rank_output import trouble
 
     if not logs:
@@ -129,7 +129,8 @@ def known_of(analysis: Analysis, logs: Sequence[Path]) -> Circumstances:
         except OSError as error:
             raise TraceInputError(f"cannot be read: {error.strerror}", where=str(path),
                                   accepted="a log of NCCL or the output of a rank") from error
-    return Circumstances(analysis, parse_log("\n".join(lines)), trouble(line for line in lines if " NCCL " not in line))
+    printed = (line for line in lines if not is_own_line(line))
+    return Circumstances(analysis, parse_log("\n".join(lines)), trouble(printed))
 
 
 def explain_analysis(now: Analysis, against: Analysis | None = None) -> Explanation:

@@ -179,6 +179,11 @@ def read_logs(log_dir: Path) -> NcclLog:
     return collected.result()
 
 
+def is_own_line(line: str) -> bool:
+    """Whether NCCL wrote the line: others speak of NCCL too, torch in the line that says why a rank died."""
+    return _PREFIX.search(line) is not None
+
+
 def parse_log(text: str) -> NcclLog:
     """Read the text of one log, or of the mixed output of several ranks."""
     collected = _Collector()
@@ -188,7 +193,8 @@ def parse_log(text: str) -> NcclLog:
 
 _PREFIX = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[\d+\] (?:(?P<where>\S+:\d+)(?: \(.*?\))? )?"
                      r"NCCL (?P<level>INFO|WARN) (?P<message>.*)")
-_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+\S*)")
+_VERSION = re.compile(r"(?<!, )\bNCCL version (\d+\.\d+\.\d+\S*)")
+"""As NCCL prints it; after a comma it is torch's word at the end of an error, without what NCCL adds for CUDA."""
 _GIVEN_UP = re.compile(r"P2P is disabled between|Could not enable P2P|peer query failed|Legacy IPC not supported|"
                        r"Failed to bind NVLink SHARP|Disabling CollNet", re.IGNORECASE)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from regress.circumstances import TRACING, Beside, findings, known, known_before
+from regress.explain import known_of
 from regress.record import Case, Commit, Environment, Launch, Run, TimingMode, Verdict
 from regress.trace.analysis import Analysis
 from regress.trace.nccl_log import NcclLog
@@ -97,3 +98,32 @@ def test_what_is_about_the_run_has_no_case_and_a_collective_only_warnings(tmp_pa
     found = findings(ALLREDUCE, seen, None)
     assert [(one.rule, one.case) for one in found] == [("logged_problems", None), ("machine_health", None)]
     assert found[0].evidence["lines"] == 1
+
+
+FATAL = (
+    "[rank1]:[E1129 14:00:01.1 ProcessGroupNCCL.cpp:629] [Rank 1] Some NCCL operations have failed or timed out. Due "
+    "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+    "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+    "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5")
+NCCLS_OWN = ("node:1:1 [0] NCCL INFO timeout desync", "[rank0]: node:1:1 [0] NCCL INFO Socket Timeout",
+             "node-1.x:1:1 [0] net.cc:12 (connect) NCCL INFO connection retry 3", "NCCL version 2.21.5+cuda12.4")
+
+
+@pytest.mark.parametrize("line", FATAL)
+def test_torchs_word_on_why_a_rank_died_is_kept(line: str, tmp_path: Path) -> None:
+    """It names NCCL as NCCL's own lines do; those are judged by their level and not by what they say."""
+    output = tmp_path / "rank0.stderr"
+    output.write_text("\n".join([*NCCLS_OWN, line]) + "\n")
+    analysis = _analysis(tmp_path / "now", 1_000_000)
+    for seen in (known(analysis, NcclLog(), (str(output),), Beside()), known_of(analysis, [output])):
+        assert seen.messages is not None
+        assert [text in line for text in seen.messages] == [True]
+        found = next(one for one in findings(STEP, seen, None) if one.rule == "logged_problems")
+        assert (found.severity, found.evidence["lines"], found.evidence["grave"]) == ("critical", 1, 1)
+
+
+def test_the_version_that_torch_names_in_an_error_is_no_second_nccl(tmp_path: Path) -> None:
+    output = tmp_path / "rank0.stderr"
+    output.write_text(FATAL[1] + "\n")
+    alone = known_of(_analysis(tmp_path / "now", 1_000_000), [output])
+    assert alone.nccl == NcclLog()
