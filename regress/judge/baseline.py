@@ -1,8 +1,8 @@
 """Which earlier runs this one is compared with, and why not the others.
 
 The window holds one run for each of the latest commits of the main branch in a matching environment. A run that is
-partial, invalid, of another branch or of this commit is not in it; neither is a case that regressed in a run, or that
-was left undecided in a run where others regressed.
+partial, invalid, of another branch, of a tree with uncommitted changes or of this commit is not in it; neither is a
+case that regressed in a run, or that was left undecided in a run where others regressed.
 Nothing moves a baseline but time and an acceptance.
 """
 
@@ -102,24 +102,23 @@ def select(commit: Commit, environment: Environment, started_at: str, earlier: S
     if not here:
         return _nothing_matches(environment, earlier)
     notes = _clock_notes(here)
-    left_out: Counter[str] = Counter()
-    candidates: list[Run] = []
-    same_commit: list[Run] = []
-    for run in here:
-        reason = _unfit(run)
-        if reason:
-            left_out[reason] += 1
-        elif commit.sha is not None and run.commit.sha == commit.sha:
-            same_commit.append(run)
-        else:
-            candidates.append(run)
-    runs = _once_per_commit(candidates)
-    if not runs and same_commit:
-        runs = same_commit
-        notes.append(f"no other commit has been measured here: compared with {len(runs)} earlier "
-                     f"run{'s' if len(runs) != 1 else ''} of this same commit")
-    elif same_commit:
-        left_out["of this same commit"] += len(same_commit)
+    uncommitted = _only_uncommitted(commit, here)
+    reasons = [_unfit(run, uncommitted=uncommitted) for run in here]
+    fit = [run for run, reason in zip(here, reasons, strict=True) if not reason]
+    left_out = Counter(reason for reason in reasons if reason)
+    if uncommitted:
+        notes.append("no run of a tree without uncommitted changes is fit to be compared with: compared with "
+                     f"{_counted(fit)} of trees with such changes")
+    if all(_same_code(run.commit, commit) for run in fit):
+        runs = fit
+        if fit:
+            notes.append(f"no other commit has been measured here: compared with {_counted(fit)} of this same commit")
+    else:
+        # An acceptance holds for the very commit too: who accepts a run and repeats the job means it.
+        others = [run for run in fit if run.accepted is not None or not _same_code(run.commit, commit)]
+        if len(fit) > len(others):
+            left_out["of this same commit"] = len(fit) - len(others)
+        runs = _once_per_commit(others)
     if left_out:
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
         notes.append(f"earlier runs left out of the baseline: {listed}")
@@ -178,8 +177,8 @@ def _sound(run: Run, case_id: str) -> bool:
     return verdict is not Verdict.REGRESSION and (run.verdict, verdict) != (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 
 
-def _unfit(run: Run) -> str:
-    """Why a run cannot be part of any baseline; empty when it can."""
+def _unfit(run: Run, *, uncommitted: bool) -> str:
+    """Why a run cannot be part of any baseline; empty when it can. uncommitted: a tree with uncommitted changes can."""
     if run.accepted is not None:
         return ""
     if run.partial:
@@ -188,14 +187,38 @@ def _unfit(run: Run) -> str:
         return "invalid"
     if run.commit.sha is not None and not run.commit.main:
         return "of other branches"
+    if run.commit.dirty and not uncommitted:
+        return "of a tree with uncommitted changes"
     return ""
 
 
+def _only_uncommitted(commit: Commit, here: Sequence[Run]) -> bool:
+    """Whether this tree has uncommitted changes, and so had that of every run it could be compared with.
+
+    What such a run measured is in no commit, so a clean one is always preferred; but who works in such a tree, or whose
+    CI patches tracked files, is better compared with those than with nothing.
+    """
+    dirty = {run.commit.dirty for run in here if not _unfit(run, uncommitted=True)}
+    return commit.dirty and dirty == {True}
+
+
+def _same_code(one: Commit, other: Commit) -> bool:
+    """Whether both measured the same code. What uncommitted changes were is not known: they are always different."""
+    return one.sha is not None and one.sha == other.sha and not one.dirty and not other.dirty
+
+
+def _counted(runs: Sequence[Run]) -> str:
+    return f"{len(runs)} earlier run{'s' if len(runs) != 1 else ''}"
+
+
 def _once_per_commit(runs: Sequence[Run]) -> list[Run]:
-    """The latest run of each commit (an accepted one before any other), in order; runs without a commit all stay."""
+    """The latest run of each commit (an accepted one before any other), in order.
+
+    Runs without a commit and of trees with uncommitted changes all stay: no two are known to be of the same code.
+    """
     chosen: dict[str, Run] = {}
     for run in runs:
-        key = run.commit.sha or run.run_id
+        key = run.run_id if run.commit.sha is None or run.commit.dirty else run.commit.sha
         if key in chosen and chosen[key].accepted is not None and run.accepted is None:
             continue
         chosen.pop(key, None)

@@ -55,11 +55,11 @@ def launches(values: Sequence[float], *, role: str = "head", session: int = 0, o
 def run(values: Sequence[float], number: int = 0, *, sha: str | None = "", main: bool = True,
         verdict: Verdict = Verdict.PASS, verdicts: Mapping[str, Verdict] | None = None, partial: bool = False,
         facts: Mapping[str, Scalar] | None = None, accepted: Acceptance | None = None, day: int | None = None,
-        made: tuple[Launch, ...] | None = None) -> Run:
+        made: tuple[Launch, ...] | None = None, dirty: bool = False) -> Run:
     """An earlier run; each has a commit of its own unless told otherwise."""
     at = f"2026-01-{(number if day is None else day) + 1:02d}T00:00:00+00:00"
     return Run(run_id=f"run{number}", started_at=at, ended_at=at,
-               commit=Commit(sha=f"sha{number}" if sha == "" else sha, main=main), partial=partial,
+               commit=Commit(sha=f"sha{number}" if sha == "" else sha, main=main, dirty=dirty), partial=partial,
                environment=Environment(dict(facts or {"gpu": "H200"})), launches=made or launches(values),
                verdict=verdict, verdicts=dict(verdicts or {CASE.id: verdict}), accepted=accepted)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from regress.judge.baseline import as_window, environment_changes, select
 from regress.record import Acceptance, Commit, Environment, Run, Verdict
 from tests.judge.made import CASE, METRIC, case, run
@@ -54,6 +56,49 @@ def test_reruns_of_this_very_commit_serve_where_there_is_nothing_else() -> None:
     found = select(MINE, HERE, NOW, [run([1.0], 0, sha="mine"), run([1.0], 1, sha="mine")])
     assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0", "run1"]
     assert "compared with 2 earlier runs of this same commit" in found.notes[0]
+
+
+def test_a_run_of_a_tree_with_uncommitted_changes_is_no_baseline() -> None:
+    changed = run([9.0], 1, sha="a", dirty=True), run([9.0], 2, dirty=True)
+    found = select(MINE, HERE, NOW, [run([1.0], 0, sha="a"), *changed])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0"]
+    assert found.notes == ("earlier runs left out of the baseline: 2 of a tree with uncommitted changes",)
+    only = select(MINE, HERE, NOW, [run([9.0], 0, dirty=True)])
+    assert (only.runs, only.notes) == ((), ("earlier runs left out of the baseline: 1 of a tree with uncommitted "
+                                            "changes",))
+
+
+def test_an_accepted_run_of_such_a_tree_is_a_baseline_and_stands_beside_its_commits_clean_run() -> None:
+    accepted = Acceptance("patched in CI", "me", NOW)
+    assert ids(run([1.0], 0, sha="a", dirty=True, accepted=accepted), run([1.0], 1, sha="a"), run([1.0], 2)) \
+        == ["run0", "run1", "run2"]
+
+
+def test_a_tree_with_uncommitted_changes_is_compared_with_its_own_commits_clean_runs() -> None:
+    mine = replace(MINE, dirty=True)
+    found = select(mine, HERE, NOW, [run([1.0], 0), run([1.0], 1, sha="mine"), run([9.0], 2, sha="mine", dirty=True)])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0", "run1"]
+    assert found.notes == ("earlier runs left out of the baseline: 1 of a tree with uncommitted changes",)
+
+
+def test_where_no_clean_tree_was_measured_one_with_changes_is_compared_with_its_like_which_is_said() -> None:
+    mine = replace(MINE, dirty=True)
+    earlier = [run([1.0], i, sha="mine", dirty=True) for i in range(3)]
+    found = select(mine, HERE, NOW, [*earlier, run([1.0], 3, dirty=True, main=False), run([1.0], 4, partial=True)])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0", "run1", "run2"]
+    assert found.notes == (
+        "no run of a tree without uncommitted changes is fit to be compared with: compared with 3 earlier runs of "
+        "trees with such changes", "earlier runs left out of the baseline: 1 of other branches, 1 partial")
+    accepted = replace(earlier[1], accepted=Acceptance("intended", "me", NOW))
+    assert ids(earlier[0], accepted, earlier[2], commit=mine) == ["run1", "run2"]
+
+
+def test_an_accepted_run_of_this_very_commit_counts() -> None:
+    accepted = run([2.0], 1, sha="mine", verdict=Verdict.REGRESSION, accepted=Acceptance("intended", "me", NOW))
+    found = select(MINE, HERE, NOW, [run([1.0], 0), accepted, run([2.0], 2, sha="mine")])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run1"]
+    assert found.notes == ("earlier runs left out of the baseline: 1 of this same commit",)
+    assert ids(accepted, run([2.0], 2, sha="mine")) == ["run1", "run2"]
 
 
 def test_outside_a_repository_every_run_counts() -> None:
