@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from regress.errors import RegressError
 from regress.judge.baseline import Baseline, environment_changes
-from regress.judge.confirm import BATCH, Budget, Plan, block_order, doubtful, next_measurement, unaffordable
+from regress.judge.confirm import (
+    BATCH,
+    FEWEST,
+    Budget,
+    Plan,
+    block_order,
+    doubtful,
+    fitting,
+    next_measurement,
+    unaffordable,
+)
 from regress.judge.verdict import Judgement, judge
 from regress.measure.base import BaseCheckout, base_checkout
 from regress.measure.health import HealthMonitor
 from regress.measuring import Campaign, Task
 from regress.record import Verdict
+from regress.units import format_seconds
 
 if TYPE_CHECKING:
     from regress.gate_work import GateWork
@@ -43,16 +53,15 @@ class Confirmation:
     def run(self) -> Judgement:
         """The judgement that stands in the end."""
         work, gate = self.work, self.work.gate
-        policies = gate.policies(work.cases)
-        seconds = gate.request.budget if gate.request.budget is not None else gate.config.gate.budget
+        policies = work.policies()
         self.settle_base()
         self.meet_base()
         while True:
             unfit = work.health_notes(self.health)
             judgement = judge(self.campaign.launches, self.baseline, policies, planned=work.cases, health=unfit)
             has_base = self.base_sha is not None
-            budget = Budget(seconds - (time.monotonic() - work.began),
-                            self.campaign.estimate.left(len(doubtful(judgement, has_base=has_base)), 1))
+            suspects = doubtful(judgement, has_base=has_base)
+            budget = Budget(work.seconds_left(), self.campaign.expected([suspect.case for suspect in suspects]))
             # On a machine that is not to be believed, more launches would decide nothing.
             plan = next_measurement(judgement, self.fresh, budget, has_base=has_base, seed=work.seed) \
                 if gate.config.gate.confirm and not unfit else None
@@ -115,10 +124,18 @@ class Confirmation:
             return
         new = tuple(case for case in self.work.cases if not any(
             self.baseline.window(case.id, metric) for _, metric in gate.policies((case,))))
-        if new and self.check_out():
-            what = f"{len(new)} case{'s' if len(new) > 1 else ''} without earlier runs"
-            self.measure(Plan(new, block_order(BATCH, self.work.seed), 1, False,
-                              f"{what}: {BATCH} pairs of base and head, interleaved"))
+        what = f"{len(new)} case{'s' if len(new) > 1 else ''} without earlier runs"
+        budget = Budget(self.work.seconds_left(), self.campaign.expected(new))
+        pairs = fitting(BATCH, budget, has_base=True)
+        if new and pairs < FEWEST:
+            least = 2 * FEWEST * budget.launch_seconds
+            needed = self.work.budget - self.work.seconds_left() + least
+            self.work.warn(f"{what} not measured beside the base: {FEWEST} pairs of base and head take about "
+                           f"{format_seconds(least)}, for which a time budget of about {format_seconds(needed)} is "
+                           f"needed and not {format_seconds(self.work.budget)}")
+        elif new and self.check_out():
+            self.measure(Plan(new, block_order(pairs, self.work.seed), 1, False,
+                              f"{what}: {pairs} pairs of base and head, interleaved"))
 
     def settle_base(self) -> None:
         """Gives up a base that nobody asked for where the environment changed: head and base would both run in the new

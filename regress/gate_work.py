@@ -113,22 +113,24 @@ class GateWork:
         over = -self.seconds_left()
         if over > 0:
             self.warn(f"the gate took {format_seconds(self.budget + over)}, {format_seconds(over)} more than its time "
-                      f"budget of {format_seconds(self.budget)}: every case is launched once, and what began is ended")
+                      f"budget of {format_seconds(self.budget)}: every case is launched once, and what has begun is "
+                      "finished")
         return self.finish(campaign, judgement, baseline, health, partial=False)
 
     def screen(self, campaign: Campaign) -> None:
-        """Launches of all cases: one round of every world size, and of the others as many as the budget has room for.
-        """
+        """Launches of all cases: one for every world size in any event, then as many as the budget has room for."""
         gate = self.gate
         wish = gate.request.launches or gate.config.device(gate.ranks.device).launches
         tasks = campaign.screening(self.cases, wish, self.seed)
+        sizes = len({case.world_size for case in self.cases})
         for made, _ in enumerate(campaign.run(tasks), 1):
-            rounds, rest = divmod((len(tasks) - made) * wish, len(tasks))
-            cost = campaign.expected(self.cases)
-            if rest == 0 and rounds > 0 and cost > self.seconds_left():
-                needed = self.budget - self.seconds_left() + rounds * cost
+            rounds, within_round = divmod(len(tasks) - made, sizes)
+            cost, left = campaign.expected(self.cases), self.seconds_left()
+            if rounds and not within_round and cost > left:
+                needed = self.budget - left + rounds * cost
                 self.warn(f"{len(tasks) - made} of {len(tasks)} launches were left out, as the time budget of "
-                          f"{format_seconds(self.budget)} has no room for them: about {format_seconds(needed)} would")
+                          f"{format_seconds(self.budget)} has no room for them; all would take a budget of about "
+                          f"{format_seconds(needed)}")
                 break
 
     def policies(self) -> Policies:

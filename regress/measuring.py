@@ -192,6 +192,10 @@ class Campaign:
             self._estimate = Estimate(2.5 * self.config.device(self.ranks.device).case_duration)
         return self._estimate
 
+    def expected(self, cases: Sequence[Case]) -> float:
+        """Seconds that one launch of these cases is expected to take, one for each of their world sizes."""
+        return self.estimate.left(len(cases), len({case.world_size for case in cases}))
+
     def _keep_finished(self, task: Task, spec: LaunchSpec, folder: Path, index: int, began: float) -> None:
         results = read_results(spec, folder, task.cases[0].world_size)
         finished = [number for number, ranks in enumerate(results) if None not in ranks]

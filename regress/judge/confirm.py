@@ -17,6 +17,9 @@ from regress.units import format_seconds
 BATCH = 5
 """Launches (or pairs) from one look to the next."""
 
+FEWEST = 3
+"""Launches (or pairs) below which nothing can be decided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -44,6 +47,18 @@ class Plan:
     reason: str
 
 
+def fitting(wish: int, budget: Budget, *, has_base: bool, traced: bool = False) -> int:
+    """How many of the wished launches (pairs where there is a base) end within the budget.
+
+    traced: one more launch, under a tracer, belongs to them.
+    """
+    cost = budget.launch_seconds * (2 if has_base else 1)
+    if budget.seconds_left is None or cost <= 0:
+        return wish
+    left = budget.seconds_left - (budget.launch_seconds if traced else 0.0)
+    return max(0, min(wish, int(left / cost)))
+
+
 def doubtful(judgement: Judgement, *, has_base: bool) -> tuple[Suspect, ...]:
     """The suspects that more launches can settle.
 
@@ -66,17 +81,16 @@ def next_measurement(judgement: Judgement, fresh_launches: int, budget: Budget, 
     suspects = doubtful(judgement, has_base=has_base)
     if not suspects or target is None:
         return None
-    count = target - fresh_launches
-    cost = budget.launch_seconds * (2 if has_base else 1)
-    if budget.seconds_left is not None:
-        count = min(count, int(budget.seconds_left / cost)) if cost > 0 else count
-    if count < 1 or fresh_launches + count < 3:
+    traced = any(suspect.traced for suspect in suspects)
+    count = fitting(target - fresh_launches, budget, has_base=has_base, traced=traced)
+    if count < 1 or fresh_launches + count < FEWEST:
         return None
+    cost = budget.launch_seconds * (2 if has_base else 1)
     cases = tuple(suspect.case for suspect in suspects)
     roles = block_order(count, seed + fresh_launches) if has_base else ("head",) * count
     what = f"{len(cases)} case{'s' if len(cases) != 1 else ''} in doubt"
     how = f"{count} pairs of base and head, interleaved" if has_base else f"{count} fresh launches"
-    return Plan(cases, roles, fresh_launches // BATCH + 1, any(s.traced for s in suspects),
+    return Plan(cases, roles, fresh_launches // BATCH + 1, traced,
                 f"{what}: {how}, about {format_seconds(cost * count)}")
 
 
@@ -94,7 +108,8 @@ def unaffordable(judgement: Judgement, budget: Budget, *, has_base: bool) -> str
     """Why doubt remains though launches could remove it, for the warnings; None when the budget was not the reason."""
     cost = budget.launch_seconds * (2 if has_base else 1)
     suspects = doubtful(judgement, has_base=has_base)
-    if not suspects or budget.seconds_left is None or budget.seconds_left >= 3 * cost:
+    traced = any(suspect.traced for suspect in suspects)
+    if not suspects or fitting(FEWEST, budget, has_base=has_base, traced=traced) == FEWEST:
         return None
     names = ", ".join(suspect.case.id for suspect in suspects)
     wishes = [suspect.needed_launches for suspect in suspects if suspect.needed_launches is not None]

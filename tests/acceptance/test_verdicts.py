@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,6 +14,7 @@ import pytest
 
 from regress.cli import main
 from regress.errors import EXIT_REGRESSION, EXIT_UNTRUSTED
+from regress.measure.replay import read_recording, write_recording
 from regress.record import Case
 from tests.acceptance.conftest import Theatre
 from tests.acceptance.recordings import ALLGATHER, ALLREDUCE, STEP, Change, failed, lost_rank, wrong_values
@@ -155,11 +157,19 @@ def test_an_improvement_passes_and_says_how_to_hold_on_to_it(theatre: Theatre) -
 
 
 def test_doubt_is_skipped_with_the_reason(theatre: Theatre) -> None:
+    """The budget has room for a launch of all cases at any time, and never for three of the doubtful one."""
+    budget, recording = "--comm-regress-budget=350", Path(theatre.scenario.recording)
+
+    def play(slower: dict[Case, float] | None = None) -> None:
+        theatre.play(slower, spread=0.5)
+        played = read_recording(recording).launches
+        write_recording(recording, "made", [replace(launch, wall_seconds=200.0) for launch in played])
+
     for _ in range(3):
-        theatre.play(spread=0.5)
-        theatre.gate("-q", "--comm-regress-budget=1")
-    theatre.play({ALLREDUCE: 1.8}, spread=0.5)
-    done = theatre.gate("-rs", "--comm-regress-budget=1", "--junitxml=junit.xml", "--comm-regress-json=result.json")
+        play()
+        theatre.gate("-q", budget)
+    play({ALLREDUCE: 1.8})
+    done = theatre.gate("-rs", budget, "--junitxml=junit.xml", "--comm-regress-json=result.json")
     assert done.ret == 0
     doubted = {case["case"] for case in theatre.result()["cases"] if case["verdict"] == "inconclusive"}
     assert ALLREDUCE.id in doubted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regress.judge.confirm import Budget, block_order, next_measurement, unaffordable
+from regress.judge.confirm import Budget, block_order, fitting, next_measurement, unaffordable
 from regress.judge.verdict import Judgement, Suspect
 from regress.record import Verdict
 from tests.judge.made import CASE, METRIC
@@ -50,6 +50,24 @@ def test_the_budget_cuts_a_batch_and_then_ends_it() -> None:
     last = next_measurement(DOUBT, 5, Budget(9.0, 4.0), has_base=True, seed=1)
     assert last is not None
     assert len(last.roles) == 2
+
+
+def test_a_traced_launch_that_belongs_to_a_batch_is_paid_from_the_budget_too() -> None:
+    traced = Judgement(Verdict.INCONCLUSIVE, 0, {}, (), (Suspect(CASE, (METRIC,), 12, traced=True),))
+    plan = next_measurement(traced, 0, Budget(28.0, 4.0), has_base=True, seed=1)
+    assert plan is not None
+    assert (plan.traced, len(plan.roles)) == (True, 6)
+    assert unaffordable(traced, Budget(28.0, 4.0), has_base=True) is None
+    assert next_measurement(traced, 0, Budget(27.0, 4.0), has_base=True, seed=1) is None
+    assert unaffordable(traced, Budget(27.0, 4.0), has_base=True) is not None
+
+
+def test_what_fits_is_never_less_than_nothing_and_never_more_than_wished() -> None:
+    assert fitting(5, Budget(-3.0, 4.0), has_base=False) == 0
+    assert fitting(5, Budget(9.0, 4.0), has_base=False) == 2
+    assert fitting(5, Budget(900.0, 4.0), has_base=True) == 5
+    assert fitting(5, Budget(None, 4.0), has_base=True) == 5
+    assert fitting(5, Budget(-1.0, 0.0), has_base=True) == 5
 
 
 def test_an_exhausted_budget_says_what_would_decide() -> None:

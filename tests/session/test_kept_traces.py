@@ -22,7 +22,7 @@ from regress.record import Case, Commit, Environment, LaunchSpec, RankResult, Ru
 from regress.step_picture import latest_picture
 from regress.trace.kept import KEPT_RUNS, forget_old, keep_trace, kept_traces
 from regress.tracing import Traced, Tracer, trace_cases
-from tests.trace.made import kineto, kineto_rank
+from tests.session.profiles import write_profiles
 
 SMALL, WIDE = (Case("ddp_step", "float32", ranks, "cuda", TimingMode.STEP) for ranks in (2, 4))
 DOUBTFUL = replace(SMALL, dtype="bfloat16")
@@ -35,19 +35,11 @@ class Silent:
 
 
 class Profiled:
-    """Ranks that leave a profile of 400 µs a case, one case after the other."""
+    """Ranks that leave a profile each."""
 
     def launch(self, spec: LaunchSpec, *, index: int, role: str, **_: Any) -> LaunchResult:
         ranks = spec.cases[0].world_size
-        for rank in range(ranks):
-            events: list[dict[str, object]] = []
-            for number, case in enumerate(spec.cases):
-                at = number * 1000.0
-                events += [{**event, "ts": float(str(event["ts"])) + at} for event in kineto_rank(rank, ranks)]
-                events.append({"ph": "X", "cat": "user_annotation", "name": f"case:{case.id}", "pid": 40 + rank,
-                               "tid": 1, "ts": at + 80.0, "dur": 420.0, "args": {}})
-            kineto(Path(spec.results_dir, f"rank{rank}.kineto.json.gz"), events,
-                   distributedInfo={"rank": rank, "world_size": ranks, "backend": "nccl"})
+        write_profiles(spec)
         results = tuple(tuple(RankResult(rank, ranks, case, {"step": (400e-6,) * 3}) for rank in range(ranks))
                         for case in spec.cases)
         return LaunchResult(index, role, spec.seed, "", spec.cases, results, 1.0, 1.0, folder=spec.results_dir)
