@@ -28,7 +28,8 @@ class Baseline:
     runs: eligible ones, one a commit, before any acceptance is taken into account. limit: how many of them a case's
     window holds at most. recent: the newest earlier runs in this environment, of any branch and verdict, oldest first.
     notes: what a reader must know about the choice, one sentence each. differs: where no environment matches, the
-    facts in which the closest one differs, as (fact, there, here).
+    facts in which the closest one differs, as (fact, there, here). chosen: somebody named these runs, so that every
+    case in them counts, whatever became of it.
     """
 
     runs: tuple[Run, ...] = ()
@@ -36,11 +37,12 @@ class Baseline:
     limit: int = WINDOW_RUNS
     notes: tuple[str, ...] = ()
     differs: tuple[tuple[str, Scalar, Scalar], ...] = ()
+    chosen: bool = False
 
     def window(self, case_id: str, metric: str) -> tuple[RunValues, ...]:
         """The case's runs since its last acceptance that measured the metric and did not regress in this case."""
         runs = self.runs[self._restart(case_id):]
-        values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
+        values = (_values(run, case_id, metric) for run in runs if self.chosen or _sound(run, case_id))
         return tuple(v for v in values if v.launches)[-self.limit:]
 
     def anchor(self, case_id: str, metric: str) -> RunValues | None:
@@ -51,7 +53,7 @@ class Baseline:
         (`History.candidates`): accept a run to hold it for good.
         """
         runs = self.runs[self._restart(case_id):]
-        values = (_values(run, case_id, metric) for run in runs if _sound(run, case_id))
+        values = (_values(run, case_id, metric) for run in runs if self.chosen or _sound(run, case_id))
         return next((v for v in values if v.launches), None)
 
     def measured(self, run: Run, case_id: str, metric: str) -> tuple[float, ...]:
@@ -140,7 +142,7 @@ def _worded(name: str, environment: Environment) -> str:
 
 def as_window(run: Run, limit: int = WINDOW_RUNS) -> Baseline:
     """A baseline of exactly one stored run, whatever its branch and verdict."""
-    return Baseline((run,), (run,), limit)
+    return Baseline((run,), (run,), limit, chosen=True)
 
 
 def launches_with(launches: Sequence[Launch], case_id: str, metric: str, roles: tuple[str, ...]
@@ -172,6 +174,8 @@ def _accepts(run: Run, case_id: str) -> bool:
 def _sound(run: Run, case_id: str) -> bool:
     if _accepts(run, case_id):
         return True
+    if run.accepted is not None and _unfit_itself(run, uncommitted=False):
+        return False  # accepted for other cases: what it measured of this one is as unfit as it was
     verdict = run.verdicts.get(case_id, run.verdict)
     # In a build that failed, a case left undecided is likely to have changed with the others.
     return verdict is not Verdict.REGRESSION and (run.verdict, verdict) != (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
@@ -179,8 +183,11 @@ def _sound(run: Run, case_id: str) -> bool:
 
 def _unfit(run: Run, *, uncommitted: bool) -> str:
     """Why a run cannot be part of any baseline; empty when it can. uncommitted: a tree with uncommitted changes can."""
-    if run.accepted is not None:
-        return ""
+    return "" if run.accepted is not None else _unfit_itself(run, uncommitted=uncommitted)
+
+
+def _unfit_itself(run: Run, *, uncommitted: bool) -> str:
+    """The same before any acceptance."""
     if run.partial:
         return "partial"
     if run.verdict is Verdict.INVALID:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from regress.judge.baseline import as_window, environment_changes, select
 from regress.record import Acceptance, Commit, Environment, Run, Verdict
-from tests.judge.made import CASE, METRIC, case, run
+from tests.judge.made import CASE, METRIC, case, launches, run
 
 HERE = Environment({"gpu": "H200"})
 NOW = "2026-01-20T00:00:00+00:00"
@@ -121,6 +123,19 @@ def test_an_acceptance_restarts_the_window_of_its_cases() -> None:
     assert anchor is not None
     assert anchor.run_id == "run1"
     assert [v.run_id for v in found.window(case("allgather").id, METRIC)] == []
+
+
+@pytest.mark.parametrize("unfit", [run([9.0], 2, main=False), run([9.0], 2, partial=True),
+                                   run([9.0], 2, verdict=Verdict.INVALID)], ids=["pull request", "partial", "invalid"])
+def test_an_acceptance_lets_no_other_case_of_an_unfit_run_in(unfit: Run) -> None:
+    other = case("allgather")
+    outcomes = (*launches([9.0]), *launches([9.0], of=other))
+    accepted = replace(unfit, launches=outcomes, verdicts={CASE.id: unfit.verdict, other.id: Verdict.PASS},
+                       accepted=Acceptance("new algorithm", "me", NOW, cases=(CASE.id,)))
+    earlier = [run([], i, made=(*launches([1.0]), *launches([1.0], of=other))) for i in range(2)]
+    found = select(MINE, HERE, NOW, [*earlier, accepted])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run2"]
+    assert [v.run_id for v in found.window(other.id, METRIC)] == ["run0", "run1"]
 
 
 def test_without_an_acceptance_the_first_run_is_the_anchor() -> None:

@@ -238,6 +238,12 @@ def test_a_limit_on_what_is_not_measured_here_is_said() -> None:
     assert found.warnings == (f"sm_active_ratio of {CASE.id} is not measured here, so min does not apply",)
 
 
+@pytest.mark.parametrize("before", [run(QUIET, 0, verdict=Verdict.REGRESSION), run(QUIET, 0, main=False),
+                                    run(QUIET, 0, partial=True)], ids=["regressed", "pull request", "partial"])
+def test_compare_takes_the_run_that_was_named_as_it_is(before: Run) -> None:
+    assert compare(run([v * 1.5 for v in QUIET], 1), before, policies()).verdict is Verdict.REGRESSION
+
+
 def test_compare_judges_two_stored_runs_without_asking_for_more() -> None:
     slow = compare(run([v * 1.5 for v in QUIET], 1), run(QUIET, 0), policies())
     assert (slow.verdict, slow.exit_status) == (Verdict.REGRESSION, 1)
