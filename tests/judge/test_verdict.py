@@ -12,7 +12,7 @@ from regress.judge.detectors.limit import LimitOptions
 from regress.judge.detectors.shift import ShiftOptions
 from regress.judge.verdict import Downgrade, HealthNote, compare, detectors, judge
 from regress.options import Effect
-from regress.record import Case, CaseOutcome, Launch, Verdict
+from regress.record import Case, CaseOutcome, Launch, Run, Verdict
 from regress.units import Better, Unit
 from tests.judge.made import CASE, METRIC, case, launches, policies, run
 
