@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ CONFIG_SCHEMA = 1
 class GateOptions:
     """The gate itself, whatever the device."""
 
-    budget: float = option(900.0, form=Form.DURATION, help="wall-clock bound for the whole gate, confirmation included")
-    case_deadline: float = option(120.0, form=Form.DURATION, help="a case without progress for this long is a hang")
-    launch_deadline: float = option(600.0, form=Form.DURATION, help="bound for one launch of all cases")
+    budget: float = option(900.0, form=Form.DURATION, above=0,
+                           help="wall-clock bound for the whole gate, confirmation included")
+    case_deadline: float = option(120.0, form=Form.DURATION, above=0,
+                                  help="a case without progress for this long is a hang")
+    launch_deadline: float = option(600.0, form=Form.DURATION, above=0, help="bound for one launch of all cases")
     lock_wait: float = option(600.0, form=Form.DURATION, help="how long to wait for another gate on this machine")
     main_branch: str | None = option(None, help="branch that baselines come from; default: what origin/HEAD names")
     window: int = option(20, minimum=1, help="how many earlier runs of the main branch make the baseline")
@@ -36,7 +38,8 @@ class GateOptions:
     base_command: tuple[str, ...] = option((), help="command put before the base's launches, e.g. to enter a container")
     accept_in_ci: bool = option(False, help="allow --comm-regress-accept where CI is set")
     keep_samples: int = option(200, minimum=1, help="runs whose raw samples are kept; statistics are kept for ever")
-    cost_per_gpu_hour: float | None = option(None, help="turns a slower step into money per day in explanations")
+    cost_per_gpu_hour: float | None = option(None, minimum=0,
+                                               help="turns a slower step into money per day in explanations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class DeviceOptions:
     ranks: int | None = option(None, minimum=1, help="ranks; default one per GPU, 2 where one GPU or CPUs are shared")
     threads_per_rank: int = option(1, minimum=1, help="CPU threads of one rank")
     launches: int = option(3, minimum=1, help="fresh launches per case before anything is confirmed")
-    case_duration: float = option(0.5, form=Form.DURATION, help="how long one timing mode of a case is measured")
+    case_duration: float = option(0.5, form=Form.DURATION, above=0,
+                                  help="how long one timing mode of a case is measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,14 @@ class CaseOptions:
 
     workload: str = option(help="which workload of the shelf benchmarks/")
     devices: tuple[str, ...] = option(("cuda", "cpu"), choices=("cuda", "cpu"), help="where these cases exist")
-    sizes: tuple[int, ...] = option((), form=Form.SIZE, help="message sizes; S as nccl-tests counts it")
+    sizes: tuple[int, ...] = option((), form=Form.SIZE,
+                                     help="message sizes; S as nccl-tests counts it; cases are named by them, and by "
+                                          "the bytes where KiB or MiB with one decimal would not be exact")
     dtypes: tuple[str, ...] = option(("float32",), choices=("float32", "bfloat16", "float16"), help="element types")
     timing: str = option("isolated", choices=("isolated", "pipelined", "graph"), help="the timing mode it is gated on")
     ranks: tuple[int, ...] = option((), minimum=1, help="world sizes; default: all ranks of the device profile")
-    options: dict[str, Any] = option({}, help="the workload's own options, see docs/thresholds.md")
+    options: dict[str, Any] = option({}, help="the workload's own options, see docs/thresholds.md; those that "
+                                                  "differ from their defaults are part of a case's name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,7 @@ class Config:
     def _family(self, family: CaseOptions, device: str, world_size: int, ranks_per_node: int) -> list[Case]:
         facts = self.catalog.workloads[family.workload]
         timing = TimingMode(family.timing) if facts.collective else TimingMode.STEP
-        options: tuple[tuple[str, Scalar], ...] = tuple(sorted(family.options.items()))
+        options = _chosen(family, facts)
         return [Case(family.workload, dtype, ranks, device, timing, size, min(ranks_per_node, ranks), options)
                 for ranks in family.ranks or (world_size,)
                 for dtype in family.dtypes
@@ -158,6 +165,15 @@ class Config:
                     raw[detector].update(options)
         return {name: build(kind, raw[name], NamedPlace(f"{self.source}: metrics.{metric}"), unit)
                 for name, kind in self.catalog.detectors.items()}
+
+
+def _chosen(family: CaseOptions, facts: WorkloadFacts) -> tuple[tuple[str, Scalar], ...]:
+    """The workload's options that differ from their defaults: one that is written out makes no other case."""
+    built: Any = build(facts.options, family.options, NamedPlace(family.workload))
+    defaults = {declared.name: declared.default for declared in fields(facts.options)}
+    # A whole number stays as it was written, 25 and not 25.0: it is part of the names that are stored.
+    return tuple(sorted((name, raw if isinstance(raw, int) else getattr(built, name))
+                        for name, raw in family.options.items() if getattr(built, name) != defaults[name]))
 
 
 def matches(case_id: str, pattern: str) -> bool:
@@ -270,6 +286,7 @@ def _check_family(family: CaseOptions, located: Located, index: int, catalog: Ca
                           next_step="CUDA graphs need devices: [cuda]")
     _check(Located(family.options, located.lines, located.source), schema_of(facts.options),
            ("cases", index, "options"))
+    build(facts.options, family.options, located.at("cases", index, "options"))
 
 
 def _split(raw: Mapping[str, Any], path: tuple[str | int, ...], located: Located, catalog: Catalog,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import enum
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterable
@@ -19,6 +20,9 @@ from regress.errors import ConfigError
 from regress.units import Unit, accepted_form, parse_quantity, parse_size
 
 OptionsT = TypeVar("OptionsT")
+
+_MOST_COUNT = 2**31 - 1
+"""Runs, launches, ranks and threads: far beyond any of them, and what every database takes."""
 
 
 class Form(enum.Enum):
@@ -51,18 +55,27 @@ class Effect:
 
 
 def option(default: Any = MISSING, *, help: str, form: Form | None = None, choices: tuple[str, ...] = (),
-           minimum: float | None = None) -> Any:
-    """A dataclass field that is also an option: default, one-line help, and how it is written."""
-    metadata = {"help": help, "form": form, "choices": choices, "minimum": minimum}
+           minimum: float | None = None, above: float | None = None) -> Any:
+    """A dataclass field that is also an option: default, one-line help, and how it is written.
+
+    minimum: the least value accepted, in the base unit; 0 for a duration that says nothing. above: what a ratio or a
+    duration must be more than.
+    """
+    if form is Form.DURATION and minimum is None and above is None:
+        minimum = 0.0
+    metadata = {"help": help, "form": form, "choices": choices, "minimum": minimum, "above": above}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(metadata=metadata) if default is MISSING else field(default=default, metadata=metadata)
 
 
 def parse_effect(text: str, unit: Unit, where: str) -> Effect:
-    """An Effect from "10%", "3us" or "max(3us, 15%)"."""
+    """An Effect from "10%", "3us" or "max(3us, 15%)"; ConfigError for one below 0, or a max of two of one kind."""
     match = re.fullmatch(r"\s*max\(([^,()]+),([^,()]+)\)\s*", text)
     parts = match.groups() if match else (text,)
+    if match and len({part.strip().endswith("%") for part in parts}) == 1:
+        raise ConfigError(f"{text!r} is the larger of two of one kind", where=where, accepted=_FORMS[Form.EFFECT],
+                          next_step="write the larger one alone")
     relative = absolute = 0.0
     for part in parts:
         if part.strip().endswith("%"):
@@ -73,6 +86,9 @@ def parse_effect(text: str, unit: Unit, where: str) -> Effect:
                               next_step="write the percent sign")
         else:
             absolute = parse_quantity(part, unit, where)
+    if min(relative, absolute) < 0:
+        raise ConfigError(f"{text!r} is below 0", where=where, accepted=_FORMS[Form.EFFECT],
+                          next_step="a change counts in both directions: write it without its sign")
     return Effect(relative, absolute)
 
 
@@ -138,10 +154,18 @@ _FORMS = {
 }
 
 
+def _written(declared: Field[Any], form: Form) -> str:
+    """How a value of that form is written, with its bound."""
+    above, minimum = declared.metadata.get("above"), declared.metadata.get("minimum")
+    bound = f", more than {above:g}" if above is not None else f", at least {minimum:g}" if minimum is not None else ""
+    return _FORMS[form] + bound
+
+
 def _one_schema(declared: Field[Any], shape: _Shape) -> dict[str, Any]:
     form, choices = declared.metadata.get("form"), declared.metadata.get("choices")
     if form is not None:
-        return {"type": ["string", "number"] if form is Form.METRIC else "string", "x-accepted": _FORMS[form]}
+        return {"type": ["string", "number"] if form is Form.METRIC else "string",
+                "x-accepted": _written(declared, form)}
     if choices:
         return {"enum": list(choices)}
     if is_dataclass(shape.kind):
@@ -182,17 +206,34 @@ def _one_value(raw: Any, declared: Field[Any], shape: _Shape, place: Place, unit
         return parse_quantity(str(raw), unit, where)
     if form is Form.EFFECT and unit is not None:
         return parse_effect(str(raw), unit, where)
-    if form is Form.RATIO:
-        return parse_quantity(str(raw), Unit.RATIO, where)
-    if form is Form.DURATION:
-        return parse_quantity(str(raw), Unit.SECONDS, where)
+    if form in (Form.RATIO, Form.DURATION):
+        value = parse_quantity(str(raw), Unit.RATIO if form is Form.RATIO else Unit.SECONDS, where)
+        return _within(value, raw, declared, form, where)
     if form is Form.SIZE:
         return parse_size(str(raw), where)
     if is_dataclass(shape.kind):
         return build(typing.cast(type, shape.kind), raw, place, unit)
     if isinstance(shape.kind, type) and issubclass(shape.kind, enum.Enum):
         return shape.kind(raw)
-    return float(raw) if shape.kind is float and isinstance(raw, int) else raw
+    return _plain(raw, shape.kind, where)
+
+
+def _within(value: float, raw: Any, declared: Field[Any], form: Form, where: str) -> float:
+    """The value, when it keeps to the option's bound: what is written is text, where a JSON Schema has no bounds."""
+    above, minimum = declared.metadata.get("above"), declared.metadata.get("minimum")
+    if (above is not None and not value > above) or (minimum is not None and value < minimum):
+        raise ConfigError(f"{str(raw)!r}", where=where, accepted=_written(declared, form))
+    return value
+
+
+def _plain(raw: Any, kind: Any, where: str) -> Any:
+    """A number as its declaration has it: to JSON, and so to its schema, 3 and 3.0 are the same; YAML knows .inf."""
+    if kind not in (int, float) or isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        return raw
+    most = _MOST_COUNT if kind is int else sys.float_info.max
+    if not abs(raw) <= most:  # also where it is no number at all
+        raise ConfigError(f"{str(raw)[:40]}", where=where, accepted=f"a finite number of at most {most:g}")
+    return kind(raw)
 
 
 def build(options: type[OptionsT], raw: dict[str, Any], place: Place, unit: Unit | None = None) -> OptionsT:

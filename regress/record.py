@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from regress.errors import RecordError
-from regress.units import Better, Unit, format_size
+from regress.units import Better, Unit, exact_size
 
 SCHEMA_VERSION = 1
 
@@ -109,8 +109,8 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The printed identity; also the pytest node id and the key in JSON."""
-        parts = [] if self.message_size_bytes is None else [format_size(self.message_size_bytes)]
+        """The printed identity; also the pytest node id and the key in JSON: no two sizes have the same."""
+        parts = [] if self.message_size_bytes is None else [exact_size(self.message_size_bytes)]
         nodes = self.world_size // self.ranks_per_node
         ranks = f"{self.world_size}x" if nodes == 1 else f"{nodes}x{self.ranks_per_node}x"
         parts += [self.dtype, ranks + self.device]

@@ -7,6 +7,7 @@ GB/s (1e9 bytes per second) and MiB (2**20 bytes) are forms of display and of in
 from __future__ import annotations
 
 import enum
+import math
 import re
 
 from regress.errors import ConfigError
@@ -47,6 +48,8 @@ _EXAMPLES: dict[Unit, str] = {
     Unit.RATIO: "a percentage with its sign such as 85%",
     Unit.COUNT: "a plain number such as 12",
 }
+_MOST_BYTES = 2**63 - 1
+"""What a message size is counted in, by NCCL, torch and the stored JSON alike: 64 bits with a sign."""
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\s\d]\S*)?\s*")
 
 
@@ -67,7 +70,8 @@ def _hint(suffix: str, unit: Unit, scales: dict[str, float]) -> str:
 def parse_quantity(text: str, unit: Unit, where: str = "") -> float:
     """The value of `text` in the base unit of `unit`.
 
-    Raises ConfigError when the suffix is missing, unknown or of another unit; `where` is shown in it.
+    Raises ConfigError when the suffix is missing, unknown or of another unit, or the number beyond every float; `where`
+    is shown in it.
     """
     match = _QUANTITY.fullmatch(text)
     scales = _SCALES[unit]
@@ -81,14 +85,17 @@ def parse_quantity(text: str, unit: Unit, where: str = "") -> float:
         )
     # Dividing by the inverse keeps decimal input exact where it can be: 3us is 3e-6 and not 3 * 1e-6.
     number, scale = float(match.group(1)), scales[suffix]
-    return number / round(1 / scale) if scale < 1 else number * scale
+    value = number / round(1 / scale) if scale < 1 else number * scale
+    if not math.isfinite(value):
+        raise ConfigError(f"{text!r} is too large a number", where=where, accepted=accepted_form(unit))
+    return value
 
 
 def parse_size(text: str, where: str = "") -> int:
     """A message size in bytes from text such as "64MiB"; powers of 1024 only, as nccl-tests counts sizes."""
     value = parse_quantity(text, Unit.BYTES, where)
-    if value != int(value) or value <= 0:
-        raise ConfigError(f"{text!r} is not a whole, positive number of bytes", where=where,
+    if value != int(value) or not 0 < value <= _MOST_BYTES:
+        raise ConfigError(f"{text!r} is not a whole, positive number of bytes below 8 EiB", where=where,
                           accepted=accepted_form(Unit.BYTES))
     return int(value)
 
@@ -101,6 +108,12 @@ def format_size(size_bytes: float) -> str:
             amount = size_bytes / scale
             return f"{amount:.0f}{suffix}" if amount == int(amount) else f"{amount:.1f}{suffix}"
     return f"{size_bytes:.0f}B"
+
+
+def exact_size(size_bytes: int) -> str:
+    """As `format_size` where that reads back as the same size, else in bytes: two sizes never have one name."""
+    scale = next((scale for scale in reversed(_BINARY.values()) if size_bytes >= scale), 1)
+    return format_size(size_bytes) if size_bytes * 10 % scale == 0 else f"{size_bytes}B"
 
 
 def format_seconds(seconds: float) -> str:

@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rounds < 3:
         raise UsageError(f"{arguments.rounds} rounds", where="--rounds", accepted="3 or more: fewer tell nothing")
     seconds = parse_quantity(arguments.budget, Unit.SECONDS, "--budget")
+    if seconds <= 0:
+        raise UsageError(f"a budget of {arguments.budget}", where="--budget", accepted="more than 0 s")
     effect = None if arguments.effect is None else parse_effect(arguments.effect, Unit.SECONDS, "--effect")
     gate = _gate(arguments)
     if effect is None and gate.ranks.shared_gpu:

@@ -24,7 +24,7 @@ class HttpOptions:
     """How a server is reached. Secrets are named here and read from the environment when something is sent."""
 
     timeout: float = option(10.0, help="whole request, from connecting to the last byte of the answer",
-                            form=Form.DURATION)
+                            form=Form.DURATION, above=0)
     ca_file: str | None = option(None, help="certificates to trust instead of the system's")
     bearer_token_env: str | None = option(None, help="environment variable that holds a bearer token")
     user_env: str | None = option(None, help="environment variable that holds the user for basic authentication")

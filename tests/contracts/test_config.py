@@ -39,6 +39,7 @@ class Shift:
 @dataclass(frozen=True, slots=True)
 class Buckets:
     bucket_cap_mb: float | None = option(None, help="bucket size")
+    accumulation: int = option(1, help="micro-steps", minimum=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ def load(tmp_path: Path, text: str) -> Config:
 
 SIZES = "accepted: a size in powers of 1024 such as 4KiB or 25MiB (B, KiB, MiB, GiB, TiB)"
 DURATIONS = "accepted: a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h)"
+EFFECTS = "accepted: 10%, 3us or max(3us, 15%)"
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -71,7 +73,7 @@ DURATIONS = "accepted: a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h
     ("a: [", "t.yaml:1:5: not YAML: expected the node content, but found '<stream end>'; accepted: a YAML mapping"),
     ("schema: 1\ngaet: {}", "t.yaml:2: gaet: unknown key 'gaet'; accepted: cases, defaults, devices, gate, metrics, "
                             "overrides, publish, schema; did you mean 'gate'?"),
-    ("schema: 1\ngate:\n  budget: 600", f"t.yaml:3: gate.budget: 600 has no unit; {DURATIONS}"),
+    ("schema: 1\ngate:\n  budget: 600", f"t.yaml:3: gate.budget: 600 has no unit; {DURATIONS}, more than 0"),
     ("schema: 1\ngate:\n  budget: 600x", f"t.yaml:3: gate.budget: '600x' is not a value in seconds; {DURATIONS}"),
     ("schema: 1\ncases:\n- workload: allreduce\n  sizes:\n  - 1MiB\n  - 16MB",
      f"t.yaml:6: cases[0].sizes[1]: '16MB' is not a value in bytes; {SIZES}; message sizes are powers of 1024: "
@@ -79,8 +81,8 @@ DURATIONS = "accepted: a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h
     ("schema: 1\ncases:\n- workload: allreduc\n  sizes: [1MiB]",
      "t.yaml:3: cases[0].workload: 'allreduc'; accepted: allgather, allreduce, ddp_step; did you mean 'allreduce'?"),
     ("schema: 1\ncases:\n- workload: allreduce\n  sizes: [1MiB]\n  options: {bucket_cap: 1}",
-     "t.yaml:5: cases[0].options.bucket_cap: unknown key 'bucket_cap'; accepted: bucket_cap_mb; did you mean "
-     "'bucket_cap_mb'?"),
+     "t.yaml:5: cases[0].options.bucket_cap: unknown key 'bucket_cap'; accepted: accumulation, bucket_cap_mb; did you "
+     "mean 'bucket_cap_mb'?"),
     ("schema: 1\ncases: []", "t.yaml:2: cases: []; accepted: at least 1 of them"),
     ("schema: 1\ncases:\n- workload: allreduce",
      "t.yaml:3: cases[0]: allreduce without sizes; accepted: sizes: [4KiB, 1MiB, ...]"),
@@ -115,6 +117,37 @@ DURATIONS = "accepted: a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h
      "t.yaml:2: anchor or alias 'a'; accepted: plain YAML; write the value out"),
     ("schema: !!python/object:os.system 1",
      "t.yaml:1: tag 'tag:yaml.org,2002:python/object:os.system'; accepted: plain YAML, no tags"),
+    ("schema: 1\ngate:\n  budget: -5min", f"t.yaml:3: gate.budget: '-5min'; {DURATIONS}, more than 0"),
+    ("schema: 1\ngate: {launch_deadline: 0s}", f"t.yaml:2: gate.launch_deadline: '0s'; {DURATIONS}, more than 0"),
+    ("schema: 1\ngate: {lock_wait: -1s}", f"t.yaml:2: gate.lock_wait: '-1s'; {DURATIONS}, at least 0"),
+    ("schema: 1\ndevices:\n  cpu:\n    case_duration: -1ms",
+     f"t.yaml:4: devices.cpu.case_duration: '-1ms'; {DURATIONS}, more than 0"),
+    ("schema: 1\ngate: {budget: 1e999h}", f"t.yaml:2: gate.budget: '1e999h' is too large a number; {DURATIONS}"),
+    ("schema: 1\ngate: {cost_per_gpu_hour: .inf}",
+     "t.yaml:2: gate.cost_per_gpu_hour: inf; accepted: a finite number of at most 1.79769e+308"),
+    ("schema: 1\ngate: {cost_per_gpu_hour: .nan}",
+     "t.yaml:2: gate.cost_per_gpu_hour: nan; accepted: a finite number of at most 1.79769e+308"),
+    ("schema: 1\ngate: {window: 1.0e+30}",
+     "t.yaml:2: gate.window: 1e+30; accepted: a finite number of at most 2.14748e+09"),
+    ("schema: 1\ngate: {window: 20.5}", "t.yaml:2: gate.window: 20.5; accepted: integer"),
+    ("schema: 1\ncases:\n- workload: allreduce\n  sizes: [1e999B]",
+     f"t.yaml:4: cases[0].sizes[0]: '1e999B' is too large a number; {SIZES}"),
+    ("schema: 1\ncases:\n- workload: allreduce\n  sizes: [1e30TiB]",
+     f"t.yaml:4: cases[0].sizes[0]: '1e30TiB' is not a whole, positive number of bytes below 8 EiB; {SIZES}"),
+    (ONE_CASE + "  options: {bucket_cap_mb: .inf}",
+     "t.yaml:5: cases[0].options.bucket_cap_mb: inf; accepted: a finite number of at most 1.79769e+308"),
+    ("schema: 1\nmetrics:\n  allreduce_seconds: {effect: -10%}",
+     f"t.yaml:3: metrics.allreduce_seconds.effect: '-10%' is below 0; {EFFECTS}; a change counts in both directions: "
+     "write it without its sign"),
+    ("schema: 1\nmetrics:\n  allreduce_seconds: {effect: 'max(-3us, 10%)'}",
+     f"t.yaml:3: metrics.allreduce_seconds.effect: 'max(-3us, 10%)' is below 0; {EFFECTS}; a change counts in both "
+     "directions: write it without its sign"),
+    ("schema: 1\nmetrics:\n  allreduce_seconds: {effect: 'max(15%, 10%)'}",
+     "t.yaml:3: metrics.allreduce_seconds.effect: 'max(15%, 10%)' is the larger of two of one kind; "
+     f"{EFFECTS}; write the larger one alone"),
+    ("schema: 1\nmetrics:\n  allreduce_seconds: {effect: 'max(3us, 5us)'}",
+     "t.yaml:3: metrics.allreduce_seconds.effect: 'max(3us, 5us)' is the larger of two of one kind; "
+     f"{EFFECTS}; write the larger one alone"),
     ("schema: 1\ngate: {window: 0}", "t.yaml:2: gate.window: 0; accepted: at least 1"),
     ("schema: 1\ngate: {confirm: 3}", "t.yaml:2: gate.confirm: 3; accepted: boolean"),
     ("schema: 1\npublish: [{sink: fiel}]", "t.yaml:2: publish[0].sink: 'fiel'; accepted: file; did you mean 'file'?"),
@@ -173,6 +206,29 @@ overrides:
     assert config.policy(two, "busbw_bytes_per_second")["shift"] == Shift(Effect(0.07))
     assert config.names(two, "allreduce_seconds")
     assert not config.names(two, "busbw_bytes_per_second")
+
+
+def test_whole_numbers_are_whole_however_they_are_written(tmp_path: Path) -> None:
+    config = load(tmp_path, "schema: 1\ngate: {window: 20.0, keep_samples: 5.0}\ndevices: {cpu: {launches: 3.0}}\n"
+                            "cases:\n- workload: allreduce\n  sizes: [1MiB]\n  ranks: [2.0]\n")
+    [case] = config.plan("cpu", 4)
+    for number in (config.gate.window, config.gate.keep_samples, config.devices.cpu.launches, case.world_size):
+        assert type(number) is int
+    assert case.id == "allreduce[1MiB-float32-2xcpu]"
+
+
+def test_an_option_that_is_the_default_makes_no_other_case(tmp_path: Path) -> None:
+    config = load(tmp_path, "schema: 1\ncases:\n- workload: ddp_step\n"
+                            "- workload: ddp_step\n  options: {bucket_cap_mb: null, accumulation: 1.0}\n"
+                            "- workload: ddp_step\n  options: {bucket_cap_mb: 25, accumulation: 2.0}\n")
+    assert [case.id for case in config.plan("cuda", 2)] == [
+        "ddp_step[float32-2xcuda]", "ddp_step[float32-2xcuda-accumulation=2-bucket_cap_mb=25]"]
+
+
+def test_two_sizes_never_have_one_name(tmp_path: Path) -> None:
+    config = load(tmp_path, "schema: 1\ncases:\n- workload: allreduce\n  sizes: [1000000B, 1000050B, 1.5KiB]\n")
+    assert [case.id for case in config.plan("cpu", 2)] == [
+        "allreduce[1000000B-float32-2xcpu]", "allreduce[1000050B-float32-2xcpu]", "allreduce[1.5KiB-float32-2xcpu]"]
 
 
 def test_cases_come_from_sizes_dtypes_and_ranks_once_each(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from regress.errors import ConfigError
 from regress.units import (
     Unit,
+    exact_size,
     format_change,
     format_seconds,
     format_size,
@@ -32,8 +33,8 @@ def test_what_people_write_becomes_base_units(text: str, unit: Unit, value: floa
              "25MiB (B, KiB, MiB, GiB, TiB); message sizes are powers of 1024: write MiB"),
     ("16mib", "f:3: 'f' is wrong: '16mib' is not a value in bytes; accepted: a size in powers of 1024 such as 4KiB or "
               "25MiB (B, KiB, MiB, GiB, TiB); did you mean MiB?"),
-    ("0B", "f:3: 'f' is wrong: '0B' is not a whole, positive number of bytes; accepted: a size in powers of 1024 such "
-           "as 4KiB or 25MiB (B, KiB, MiB, GiB, TiB)"),
+    ("0B", "f:3: 'f' is wrong: '0B' is not a whole, positive number of bytes below 8 EiB; accepted: a size in powers "
+           "of 1024 such as 4KiB or 25MiB (B, KiB, MiB, GiB, TiB)"),
 ])
 def test_a_size_that_is_refused_names_place_and_remedy(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -51,6 +52,18 @@ def test_a_duration_needs_a_number_and_a_unit(text: str) -> None:
 @given(st.integers(min_value=1, max_value=1023), st.sampled_from(["B", "KiB", "MiB", "GiB"]))
 def test_a_whole_size_reads_back_as_it_is_shown(amount: int, suffix: str) -> None:
     assert format_size(parse_size(f"{amount}{suffix}")) == f"{amount}{suffix}"
+
+
+@given(st.integers(1, 2**20), st.sampled_from([1, 512, 2**10, 2**19, 2**20, 2**30]))
+def test_the_name_of_a_size_is_its_own(amount: int, step: int) -> None:
+    assert parse_size(exact_size(amount * step)) == amount * step
+    assert exact_size(amount * step) in (format_size(amount * step), f"{amount * step}B")
+
+
+@pytest.mark.parametrize("text", ["1e999s", "-1e999s", "1e308h"])
+def test_a_number_beyond_every_float_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is too large a number; accepted: a duration"):
+        parse_quantity(text, Unit.SECONDS)
 
 
 @given(st.floats(min_value=1e-9, max_value=1e4))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regress.delivery import RefusedError, UnreachableError
+from regress.delivery import RefusedError, UnreachableError, WithheldError
 from regress.delivery.remote_write_form import snappy, write_request
 from regress.delivery.series import Point
 from regress.errors import PublishError
@@ -137,9 +137,9 @@ def test_only_the_main_branch_unless_told(prometheus: MetricsServer) -> None:
     assert len(REMOTE_WRITE.render(topic, RemoteWriteOptions("http://x", all_branches=True))) == 1
 
 
-def test_a_url_with_a_password_is_refused_and_not_shown() -> None:
+def test_a_url_with_a_password_is_not_used_and_not_shown() -> None:
     secret = RemoteWriteOptions("http://ada:hunter2@127.0.0.1/api/v1/write?token=t0k3n")
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(WithheldError) as caught:
         REMOTE_WRITE.send(REMOTE_WRITE.render(result(), secret)[0], secret)
     assert "hunter2" not in caught.value.text
     assert "t0k3n" not in caught.value.text

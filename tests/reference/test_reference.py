@@ -52,7 +52,7 @@ def test_defaults_are_written_as_people_write_them() -> None:
     rows = option_table(Made).splitlines()[2:]
     assert rows == [
         "| `mode` | `x`, `y` | required | which |",
-        "| `wait` | a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h) | `90s` | a \\| b |",
+        "| `wait` | a duration such as 3us, 50ms or 2s (ns, us, ms, s, min, h), at least 0 | `90s` | a \\| b |",
         "| `size` | a size in powers of 1024 such as 4KiB or 25MiB (B, KiB, MiB, GiB, TiB) | none | how big |",
         "| `on` | `true` or `false` | `true` | whether |",
         "| `many` | a list of: a whole number, at least 1 | `[1, 2]` | some |",

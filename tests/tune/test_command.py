@@ -36,6 +36,8 @@ def test_an_option_is_tried_on_real_ranks(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
+    (["--budget=-5min"], "--budget: a budget of -5min; accepted: more than 0 s"),
+    (["--effect=-10%"], "--effect: '-10%' is below 0"),
     (["--try", "NCCL_ALGO=Tree"], "gloo, which reads no NCCL variable"), (["--rounds", "2"], "fewer tell nothing"),
     (["--case", "nothing*"], "no case matches"), (["--case", "allgather*"], "nothing is worth a try"),
     (["--try", "bucket_cap=1"], "did you mean")])
