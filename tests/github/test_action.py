@@ -6,13 +6,15 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from regress.history.store import open_history
 from tests.github.jobs import job, pull_event
 from tests.github.runner import ROOT, Finished, load_yaml, run_action
-from tests.github.runs import quiet_json, recorded_json
+from tests.github.runs import quiet_json, recorded_json, recorded_run
 
 
 class Stand:
@@ -52,6 +54,7 @@ class Stand:
                      "        if made.exists(): pathlib.Path(word.split('=', 1)[1]).write_bytes(made.read_bytes())\n"
                      f"sys.exit({self.status})\n")
         self.program("regress", f"if sys.argv[1] == 'doctor': sys.exit({self.doctor})\n"
+                     f"pathlib.Path({str(self.folder / 'published-in')!r}).write_text(os.getcwd())\n"
                      f"sys.path.insert(0, {str(ROOT)!r})\n"
                      "import argparse\n"
                      "from regress.forge.command import add_github_arguments, run_github\n"
@@ -126,7 +129,7 @@ def test_inputs_become_options_and_nothing_is_interpreted_by_the_shell(stand: St
     (options,) = stand.calls("pytest")
     assert f"--comm-regress-config={hostile}" in options
     assert {"--comm-regress-device=cpu", "--comm-regress-launches=3", "--comm-regress-budget=60",
-            "--comm-regress-history=some where", "--comm-regress-base=HEAD^1",
+            f"--comm-regress-history={stand.workspace}/some where", "--comm-regress-base=HEAD^1",
             "--comm-regress-trace=none"} <= set(options)
     assert options[options.index("-k") + 1] == "allreduce and not 4KiB"
     assert not list(stand.folder.rglob("owned"))
@@ -135,6 +138,31 @@ def test_inputs_become_options_and_nothing_is_interpreted_by_the_shell(stand: St
 def test_the_history_stays_outside_the_workspace_and_is_one_for_each_repository(stand: Stand) -> None:
     done = stand.run()
     assert done.outputs["history-path"] == f"{stand.folder}/.local/state/comm-regress/org/project"
+
+
+def test_a_relative_history_is_below_the_repository_under_test_for_every_step(stand: Stand) -> None:
+    stand.result, stand.status = recorded_json(), 1
+    (stand.workspace / "sub dir").mkdir()
+    kept = stand.workspace / "sub dir" / "kept"
+    with open_history(str(kept)) as history:
+        for day in (1, 2, 3):
+            started = f"2026-03-0{day}T10:00:00+00:00"
+            history.add(replace(recorded_run(), run_id=f"run{day}", started_at=started, ended_at=started))
+    done = stand.run(working_directory="sub dir", history="kept", fail="false")
+    assert done.status == 0, done.log
+    assert f"--comm-regress-history={kept}" in stand.calls("pytest")[0]
+    (published,) = [call for call in stand.calls("regress") if call[0] == "publish"]
+    assert published[published.index("--history") + 1] == str(kept)
+    assert (stand.folder / "published-in").read_text() == str(kept.parent)  # git of that folder orders the trends
+    assert "over 3 runs, oldest first" in done.summary
+    assert done.outputs["history-path"] == str(kept)
+
+
+@pytest.mark.parametrize("url", ["postgresql://host/db", "/var/lib/comm-regress"])
+def test_a_history_that_is_a_url_or_absolute_stays_as_it_is(stand: Stand, url: str) -> None:
+    stand.result, stand.status = None, 4  # so that nothing opens it
+    assert stand.run(history=url).outputs["history-path"] == url
+    assert f"--comm-regress-history={url}" in stand.calls("pytest")[0]
 
 
 @pytest.mark.parametrize("base", ["", "0" * 40])
