@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from regress.config import Config, matches
 from regress.errors import HistoryWriteError, UsageError
+from regress.git import ask_git
 from regress.history.store import History
 from regress.judge.change_points import run_change_points
 from regress.judge.detectors.limit import LimitOptions
@@ -20,21 +20,10 @@ from regress.step_picture import latest_picture
 from regress.trend import ChangePoint
 from regress.whole_file import write_whole
 
-_GIT_SECONDS = 30
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
-                              timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
 
 def commit_url_template(root: Path) -> str | None:
     """`https://host/owner/repo/commit/{sha}` from the remote "origin"; None where it is no web address."""
-    remote = _git(root, "remote", "get-url", "origin")
+    remote = ask_git(root, "remote", "get-url", "origin")
     match = re.fullmatch(r"(?:https?://(?:[^@/]+@)?|ssh://(?:[^@/]+@)?|[^@/]+@)([^/:]+)(?::\d+)?[/:](.+?)(?:\.git)?/?",
                          remote or "")
     return f"https://{match[1]}/{match[2]}/commit/{{sha}}" if match else None
@@ -42,7 +31,7 @@ def commit_url_template(root: Path) -> str | None:
 
 def git_order(root: Path) -> list[str] | None:
     """Commits of the repository, oldest first, or None outside one."""
-    listed = _git(root, "rev-list", "--reverse", "--topo-order", "--all")
+    listed = ask_git(root, "rev-list", "--reverse", "--topo-order", "--all")
     return listed.split() if listed else None
 
 

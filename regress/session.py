@@ -18,7 +18,7 @@ from regress.errors import EnvironmentUnfitError, MeasurementError, UsageError
 from regress.history.store import open_history
 from regress.judge.detectors.shift import ShiftOptions
 from regress.judge.scale import default_effect
-from regress.measure.base import default_base, resolve_base
+from regress.measure.base import ChosenBase, default_base, resolve_base
 from regress.measure.commit import read_commit
 from regress.measure.devices import Devices, open_devices
 from regress.measure.environment import collect, describe_devices
@@ -202,13 +202,12 @@ class Gate:
         return gated_policies(self.config, self.shelves, cases, traced=self.tracer.kind != "none",
                               shared_gpu=self.ranks.shared_gpu)
 
-    def base(self) -> str | None:
+    def base(self) -> ChosenBase:
         """The commit a suspicion is confirmed against: the one named; in CI, by default, where the branch left main."""
         if self.request.base is not None:
-            return resolve_base(self.request.root, self.request.base)
-        if not os.environ.get("CI"):
-            return None
-        return default_base(self.request.root, self.config.gate.main_branch, os.environ)
+            return resolve_base(self.request.root, self.request.base, dirty=self.commit.dirty)
+        return ChosenBase(default_base(self.request.root, self.config.gate.main_branch, os.environ)
+                          if os.environ.get("CI") else None)
 
     def run(self, cases: Sequence[Case], observer: Observer) -> GateOutcome:
         """Measures the cases, judges, stores, publishes.
@@ -225,7 +224,10 @@ class Gate:
                                           wait_seconds=self.config.gate.lock_wait, on_wait=observer.message))
             history = stack.enter_context(open_history(self.request.history, repository=self.request.root))
             stack.enter_context(terminated_as_interrupted())
-            return GateWork(self, history, observer, tuple(cases), base).run(stack)
+            work = GateWork(self, history, observer, tuple(cases), base.sha)
+            if base.warning is not None:
+                work.warn(base.warning)
+            return work.run(stack)
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from regress.git import ask_git
+
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_GIT_SECONDS = 30.0
 
 ItemT = TypeVar("ItemT")
 
@@ -22,16 +22,10 @@ def ancestry(repository: Path, shas: Iterable[str]) -> dict[str, int]:
     wanted = sorted({sha for sha in shas if _SHA.fullmatch(sha)})
     if not wanted:
         return {}
-    command = ["git", "-C", str(repository), "rev-list", "--topo-order", "--ignore-missing", "--stdin"]
-    try:
-        answer = subprocess.run(command, input="\n".join(wanted) + "\n", capture_output=True, text=True, check=False,
-                                timeout=_GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    if answer.returncode != 0:
-        return {}
+    listed = ask_git(repository, "rev-list", "--topo-order", "--ignore-missing", "--stdin",
+                     given="\n".join(wanted) + "\n") or ""
     asked = set(wanted)
-    return {sha: place for place, sha in enumerate(answer.stdout.split()) if sha in asked}
+    return {sha: place for place, sha in enumerate(listed.split()) if sha in asked}
 
 
 def by_ancestry(newest_first: Sequence[ItemT], commit: Callable[[ItemT], str | None],

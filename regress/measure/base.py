@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regress.errors import UsageError
+from regress.git import ask_git, run_git
 
-_GIT_SECONDS = 120
+_CHECKOUT_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +25,40 @@ class BaseCheckout:
     environment: Mapping[str, str]
 
 
-def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
-                          timeout=_GIT_SECONDS, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+@dataclass(frozen=True, slots=True)
+class ChosenBase:
+    """The commit to confirm against. sha: None where there is none. warning: what the user did not expect of it."""
+
+    sha: str | None
+    warning: str | None = None
 
 
-def resolve_base(root: Path, ref: str) -> str:
+def resolve_base(root: Path, ref: str, *, dirty: bool = False) -> ChosenBase:
     """The commit to measure as base: where the main line and HEAD parted (merge base of `ref` and HEAD).
 
-    Raises UsageError without git, outside a repository, or when the reference does not exist.
+    Where that is HEAD itself (a push to main, with `origin/main` as base) it is HEAD's parent: a commit beside itself
+    shows no difference, whatever it made slower. dirty: tracked files differ from HEAD, which then is a base to compare
+    them with. Raises UsageError without git, outside a repository, or when the reference does not exist.
     """
     if shutil.which("git") is None:
         raise UsageError("git is not installed", where="--comm-regress-base", accepted="a machine with git")
-    found = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    if found.returncode != 0:
-        inside = _git(root, "rev-parse", "--is-inside-work-tree").returncode == 0
-        seen = f"no commit {ref!r}" if inside else f"{root} is not in a git repository"
+    named = _commit(root, ref)
+    if named is None:
+        inside = run_git(root, "rev-parse", "--is-inside-work-tree")
+        seen = f"no commit {ref!r}" if inside.returncode == 0 else f"{root} is not in a git repository" \
+            if "not a git repository" in inside.stderr else f"git cannot read {root}: {inside.stderr.strip()}"
         raise UsageError(seen, where="--comm-regress-base", accepted="a branch, tag or commit of this repository",
                          next_step="a shallow clone lacks it: fetch it first, e.g. `git fetch origin main`"
-                         if inside else "")
-    merge = _git(root, "merge-base", found.stdout.strip(), "HEAD")
-    return merge.stdout.strip() if merge.returncode == 0 else found.stdout.strip()
+                         if inside.returncode == 0 else "")
+    sha = ask_git(root, "merge-base", named, "HEAD") or named
+    if dirty or sha != _commit(root, "HEAD"):
+        return ChosenBase(sha)
+    parent = _commit(root, "HEAD^")
+    if parent is None:
+        return ChosenBase(None, f"no base to confirm against: {ref} is the commit under test itself, and its parent is "
+                          "not here; a shallow clone lacks it: fetch one commit more (actions/checkout: `fetch-depth: "
+                          "2`)")
+    return ChosenBase(parent, f"{ref} is the commit under test itself, so that the base is its parent {parent[:12]}")
 
 
 def default_base(root: Path, main_branch: str | None, environ: Mapping[str, str]) -> str | None:
@@ -59,17 +72,18 @@ def default_base(root: Path, main_branch: str | None, environ: Mapping[str, str]
     if main_branch:
         named += [f"origin/{main_branch}", main_branch]
     named += ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
-    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD").stdout.strip() if shutil.which("git") else ""
-    for ref in named if head else ():
-        found = _git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-        merge = _git(root, "merge-base", ref, "HEAD") if found.returncode == 0 else None
-        if merge is not None and merge.returncode == 0:
-            base = merge.stdout.strip()
+    head = _commit(root, "HEAD")
+    for ref in named if head is not None else ():
+        base = ask_git(root, "merge-base", ref, "HEAD") if _commit(root, ref) is not None else None
+        if base is not None:
             if base != head:
                 return base
             break
-    parent = _git(root, "rev-parse", "--verify", "--quiet", "HEAD^") if head else None
-    return parent.stdout.strip() if parent is not None and parent.returncode == 0 else None
+    return _commit(root, "HEAD^") if head is not None else None
+
+
+def _commit(root: Path, ref: str) -> str | None:
+    return ask_git(root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
 
 def _base_environment(root: Path, checkout: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -89,18 +103,19 @@ def base_checkout(root: Path, sha: str, entrust: Callable[[Path], None] = lambda
     entrust: called with its folder, for whoever removes it should this process be killed before it does; git forgets
     such a worktree with the next one. Raises UsageError when git cannot make it.
     """
-    top = Path(_git(root, "rev-parse", "--show-toplevel").stdout.strip())
+    top = Path(ask_git(root, "rev-parse", "--show-toplevel") or root)
     parent = Path(tempfile.mkdtemp(prefix="comm-regress-base-"))
-    entrust(parent)
     checkout = parent / "base"
-    made = _git(top, "worktree", "add", "--detach", "--quiet", str(checkout), sha)
     try:
+        entrust(parent)
+        made = run_git(top, "worktree", "add", "--detach", "--quiet", str(checkout), sha, seconds=_CHECKOUT_SECONDS)
         if made.returncode != 0:
             raise UsageError(f"git could not check out {sha[:12]}: {made.stderr.strip()}", where="--comm-regress-base",
                              accepted="a commit that `git worktree add` can check out")
         inner = checkout / root.resolve().relative_to(top.resolve())
         yield BaseCheckout(inner, sha, _base_environment(top.resolve(), checkout, os.environ))
     finally:
-        _git(top, "worktree", "remove", "--force", str(checkout))
+        # Twice: git locks a worktree while it makes one, and a checkout that was ended stays locked.
+        run_git(top, "worktree", "remove", "--force", "--force", str(checkout), seconds=_CHECKOUT_SECONDS)
         shutil.rmtree(parent, ignore_errors=True)
-        _git(top, "worktree", "prune")
+        run_git(top, "worktree", "prune")

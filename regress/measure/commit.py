@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from regress.git import ask_git
 from regress.record import Commit
 
-_GIT_SECONDS = 20
 _PULL_REQUEST = ("GITHUB_BASE_REF", "CI_MERGE_REQUEST_IID")
 _BRANCH = ("GITHUB_HEAD_REF", "GITHUB_REF_NAME", "CI_COMMIT_BRANCH", "CI_COMMIT_REF_NAME")
 
@@ -24,20 +23,20 @@ def read_commit(folder: Path, *, main_branch: str | None = None,
     environment: os.environ; the CI system's variables name the branch of a detached head.
     """
     known = os.environ if environment is None else environment
-    facts = _git(folder, "log", "-1", "--format=%H%x00%s%x00%an%x00%cI")
+    facts = ask_git(folder, "log", "-1", "--format=%H%x00%s%x00%an%x00%cI")
     if not facts:
         return Commit()
     sha, subject, author, time = facts.split("\0")
-    checked_out = _git(folder, "symbolic-ref", "--short", "-q", "HEAD")
+    checked_out = ask_git(folder, "symbolic-ref", "--short", "-q", "HEAD")
     branch = checked_out or next((known[name] for name in _BRANCH if known.get(name)), None)
-    dirty = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    dirty = bool(ask_git(folder, "status", "--porcelain", "--untracked-files=no"))
     return Commit(sha, subject, author, time, branch, dirty,
                   _is_main(folder, branch, main_branch or find_main_branch(folder), known))
 
 
 def is_shallow(folder: Path) -> bool:
     """Whether the repository holds only the last commits, so that older ones cannot be put in order."""
-    return _git(folder, "rev-parse", "--is-shallow-repository") == "true"
+    return ask_git(folder, "rev-parse", "--is-shallow-repository") == "true"
 
 
 def _is_main(folder: Path, branch: str | None, main: str | None, environment: Mapping[str, str]) -> bool:
@@ -45,32 +44,17 @@ def _is_main(folder: Path, branch: str | None, main: str | None, environment: Ma
         return False
     if branch is not None:
         return branch == main
-    return any(_git(folder, "merge-base", "--is-ancestor", "HEAD", name) is not None
+    return any(ask_git(folder, "merge-base", "--is-ancestor", "HEAD", name) is not None
                for name in (f"refs/heads/{main}", f"refs/remotes/origin/{main}"))
 
 
 def find_main_branch(folder: Path) -> str | None:
     """The branch that origin/HEAD names, else "main" or "master", whichever exists; None where none does."""
-    remote = _git(folder, "symbolic-ref", "--short", "-q", "refs/remotes/origin/HEAD")
+    remote = ask_git(folder, "symbolic-ref", "--short", "-q", "refs/remotes/origin/HEAD")
     if remote:
         return remote.removeprefix("origin/")
     for name in ("main", "master"):
         for place in (f"refs/heads/{name}", f"refs/remotes/origin/{name}"):
-            if _git(folder, "rev-parse", "-q", "--verify", place):
+            if ask_git(folder, "rev-parse", "-q", "--verify", place):
                 return name
     return None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, None where it fails or is not there.
-
-    safe.directory: in a CI container the checkout often belongs to another user, and git would refuse to read it; the
-    gate is about to run that code anyway.
-    """
-    try:
-        done = subprocess.run(["git", "-c", "safe.directory=*", "-C", str(folder), *arguments], capture_output=True,
-                              text=True, errors="replace", timeout=_GIT_SECONDS, check=False,
-                              env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"})
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip("\n") if done.returncode == 0 else None

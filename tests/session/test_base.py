@@ -12,14 +12,16 @@ import pytest
 from regress.confirming import Confirmation
 from regress.errors import UsageError
 from regress.gate_work import GateWork
+from regress.history.ancestry import ancestry
 from regress.history.store import open_history
 from regress.judge.baseline import Baseline
 from regress.judge.verdict import Judgement
-from regress.measure.base import base_checkout, default_base, resolve_base
+from regress.measure.base import ChosenBase, base_checkout, default_base, resolve_base
 from regress.measure.health import HealthMonitor
 from regress.measure.variables import allowed_variables, without_place
 from regress.measuring import Campaign
 from regress.record import Commit, Environment, Finding, Run, Verdict
+from regress.reporting import commit_url_template, git_order
 from regress.session import Gate, GateRequest, open_gate
 from regress.units import Unit
 
@@ -59,7 +61,7 @@ def test_a_branch_is_compared_with_where_it_left_main(repository: Path) -> None:
     git(repository, "checkout", "-q", "feature")
     assert default_base(repository, None, {}) == left
     assert default_base(repository, "main", {}) == left
-    assert resolve_base(repository, "main") == left
+    assert resolve_base(repository, "main") == ChosenBase(left)
     assert default_base(repository, None, {"GITHUB_BASE_REF": "main"}) == left
 
 
@@ -68,6 +70,82 @@ def test_a_commit_of_main_is_compared_with_its_parent(repository: Path) -> None:
     assert default_base(repository, None, {}) is None
     commit(repository, "two")
     assert default_base(repository, None, {}) == first
+
+
+def test_a_named_base_that_is_the_commit_under_test_gives_way_to_its_parent(repository: Path) -> None:
+    """A push to main with `origin/main` as base: a commit beside itself shows nothing, whatever it made slower."""
+    first = commit(repository, "one")
+    alone = resolve_base(repository, "main")
+    assert alone.sha is None
+    assert alone.warning == (
+        "no base to confirm against: main is the commit under test itself, and its parent is not here; a shallow clone "
+        "lacks it: fetch one commit more (actions/checkout: `fetch-depth: 2`)")
+    second = commit(repository, "two")
+    for ref in ("main", "HEAD", second):
+        found = resolve_base(repository, ref)
+        assert found.sha == first
+        assert found.warning == (f"{ref} is the commit under test itself, so that the base is its parent {first[:12]}")
+    git(repository, "checkout", "-q", "--detach", first)
+    assert resolve_base(repository, "main").sha is None, "a commit that main already holds"
+
+
+def test_changes_that_are_not_committed_are_compared_with_the_commit_they_are_made_to(repository: Path) -> None:
+    commit(repository, "one")
+    second = commit(repository, "two")
+    assert resolve_base(repository, "HEAD", dirty=True) == ChosenBase(second)
+
+
+def test_a_gate_says_that_its_base_is_the_parent(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = commit(repository, "one")
+    commit(repository, "two")
+
+    def base(asked: str | None) -> ChosenBase:
+        return open_gate(GateRequest(repository, None, str(repository / "h"), device="cpu", trace="none",
+                                     base=asked)).base()
+
+    monkeypatch.delenv("CI", raising=False)
+    assert base("main").sha == first and base("main").warning is not None
+    assert base(None) == ChosenBase(None)
+    monkeypatch.setenv("CI", "true")
+    assert base(None) == ChosenBase(first)
+    (repository / "file").write_text("three")
+    assert base("main").sha == git(repository, "rev-parse", "HEAD")
+
+
+def test_a_checkout_of_another_user_has_its_bases(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a CI container: the runner cloned, and root measures."""
+    first = commit(repository, "one")
+    head = commit(repository, "two")
+    git(repository, "remote", "add", "origin", "https://example.org/team/repository.git")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert resolve_base(repository, "HEAD^") == ChosenBase(first)
+    assert default_base(repository, None, {}) == first
+    with base_checkout(repository, first) as base:
+        assert (base.root / "file").read_text() == "one"
+        place = base.root
+    assert not place.exists()
+    assert git_order(repository) == [first, head]
+    assert commit_url_template(repository) == "https://example.org/team/repository/commit/{sha}"
+    assert ancestry(repository, [first, head]) == {head: 0, first: 1}
+
+
+def test_a_checkout_that_does_not_end_is_no_base_and_leaves_nothing(repository: Path, tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    (repository / ".gitattributes").write_text("file filter=slow\n")
+    git(repository, "add", ".gitattributes")
+    first = commit(repository, "one")
+    commit(repository, "two")
+    git(repository, "config", "filter.slow.smudge", "sleep 5; cat")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("regress.measure.base._CHECKOUT_SECONDS", 1)
+    with pytest.raises(UsageError, match=f"git could not check out {first[:12]}: git did not end within 1 s"), \
+            base_checkout(repository, first):
+        pass
+    assert list(temporary.iterdir()) == []
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert not (repository / ".git" / "worktrees").exists()
 
 
 def test_without_a_repository_there_is_no_base(tmp_path: Path) -> None:
