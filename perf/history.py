@@ -68,9 +68,9 @@ def writing(root: Path, runs: int, series: int) -> bool:
 def reading(history: History, series: int) -> list[bool]:
     case = big_run(0, series).launches[0].outcomes[series // 2].case.id
     one = timed(lambda: history.series(case, "allreduce_seconds"), 9)
-    window = timed(lambda: list(history.runs(50, environment=HERE.fingerprint, main_only=True)))
+    window = timed(lambda: sum(1 for _ in history.candidates(HERE.fingerprint, 200)))
     medians = timed(lambda: history.medians(200))
-    print(f"{'the last 50 runs as the judge reads them':<52} {window * 1e3:10.2f} ms")
+    print(f"{'what a gate reads for its baseline: 220 runs':<52} {window * 1e3:10.2f} ms")
     return [report("one series", one, 0.005), report("all medians of the last 200 runs", medians, 0.150)]
 
 
