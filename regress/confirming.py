@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from regress.errors import RegressError
@@ -39,6 +39,7 @@ class Confirmation:
     """The loop from judging to measuring again. base_sha: the commit to confirm against, None without one.
 
     stack: keeps the base's checkout for as long as the gate runs. fresh: head launches made since screening.
+    baseless: ids of cases that the base was tried with and cannot measure.
     """
 
     work: GateWork
@@ -49,6 +50,7 @@ class Confirmation:
     base_sha: str | None
     base: BaseCheckout | None = None
     fresh: int = 0
+    baseless: set[str] = field(default_factory=set)
 
     def run(self) -> Judgement:
         """The judgement that stands in the end."""
@@ -59,7 +61,8 @@ class Confirmation:
         while True:
             unfit = work.health_notes(self.health)
             judgement = judge(self.campaign.launches, self.baseline, policies, planned=work.cases, health=unfit)
-            has_base = self.base_sha is not None
+            has_base = self.base_sha is not None and any(
+                suspect.case.id not in self.baseless for suspect in judgement.suspects)
             suspects = doubtful(judgement, has_base=has_base)
             budget = Budget(work.seconds_left(), self.campaign.expected([suspect.case for suspect in suspects]))
             # On a machine that is not to be believed, more launches would decide nothing.
@@ -83,10 +86,12 @@ class Confirmation:
         A base that cannot be run at all (its Python has no torch) is given up: what head showed is worth more.
         """
         self.work.observer.message(plan.reason)
-        tasks = [Task(tuple(case for case in plan.cases if case.world_size == size), role, plan.session,
-                      self.work.seed + self.fresh + number, self.base if role == "base" else None)
+        tasks = [Task(cases, role, plan.session, self.work.seed + self.fresh + number,
+                      self.base if role == "base" else None)
                  for number, role in enumerate(plan.roles)
-                 for size in sorted({case.world_size for case in plan.cases})]
+                 for size in sorted({case.world_size for case in plan.cases})
+                 if (cases := tuple(case for case in plan.cases if case.world_size == size
+                                    and (role == "head" or case.id not in self.baseless)))]
         try:
             for _ in self.campaign.run(tasks):
                 pass
@@ -96,6 +101,22 @@ class Confirmation:
             self.work.warn(f"no base to confirm against: {error.text}")
             self.base_sha = None
         self.fresh += plan.roles.count("head")
+        self.note_baseless()
+
+    def note_baseless(self) -> None:
+        """Gives the base up for the cases that it cannot measure: its commit lacks a module, a submodule, an extension.
+
+        They go on against the window; the base's ranks ended well, so that nothing else would say so.
+        """
+        errors: dict[str, list[str | None]] = {}
+        for launch in self.campaign.launches:
+            for outcome in launch.outcomes if launch.role == "base" else ():
+                errors.setdefault(outcome.case.id, []).append(outcome.error)
+        for case, seen in errors.items():
+            if case not in self.baseless and all(error is not None for error in seen):
+                self.baseless.add(case)
+                self.work.warn(f"no base to confirm {case} against: all {len(seen)} launches of the base failed "
+                               f"({seen[0]}), so that only earlier runs are left to judge it by")
 
     def advise(self, judgement: Judgement) -> None:
         """Says what would decide, where a window alone did not and there is a base to be had."""

@@ -4,7 +4,8 @@ whose Python cannot run it."""
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,45 @@ class WithoutTorch:
         return self._player.launch(*arguments, role=role, **settings)
 
 
+class WithoutModule:
+    """Plays launches of head; the base's commit has no such module."""
+
+    def __init__(self, player: Launcher) -> None:
+        self._player = player
+
+    def launch(self, *arguments: Any, role: str, **settings: Any) -> LaunchResult:
+        played = self._player.launch(*arguments, role=role, **settings)
+        error = "ModuleNotFoundError: No module named 'steps'"
+        return played if role == "head" else replace(played, results=tuple(
+            tuple(None if rank is None else replace(rank, seconds={}, error=error) for rank in ranks)
+            for ranks in played.results))
+
+
 def test_a_base_whose_python_has_no_torch(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
     """What head showed is judged against the window, and stored; why there was no base is said."""
+    confirm_against(theatre, monkeypatch, WithoutTorch)
+    done = theatre.gate("--comm-regress-base=main")
+    done.stdout.fnmatch_lines(["warning: no base to confirm against: torch's launcher cannot be imported by "
+                               "/old/python: No module named 'torch'", "comm-regress: *"])
+    assert done.ret == 1, done.stdout.str()
+    assert len(theatre.runs()) == 4
+
+
+def test_a_base_that_cannot_measure_a_case(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commit lacks the module: ranks end well, each with an error. Said once, and the window decides."""
+    confirm_against(theatre, monkeypatch, WithoutModule)
+    done = theatre.gate("--comm-regress-base=main")
+    done.stdout.fnmatch_lines([
+        f"warning: no base to confirm {ALLREDUCE.id.replace('[', '[[]')} against: all 5 launches of the base failed "
+        "(rank 0: ModuleNotFoundError: No module named 'steps'), so that only earlier runs are left to judge it by",
+        "comm-regress: *"])
+    assert done.ret == 1, done.stdout.str()
+    roles = [launch.role for launch in theatre.runs()[-1].launches]
+    assert roles.count("base") == 5, "what failed is not tried for ever"
+
+
+def confirm_against(theatre: Theatre, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Launcher], Launcher]) -> None:
+    """A slower head, to be confirmed against a commit whose launches are of that kind."""
     theatre.baseline()
     for words in (["init", "--quiet", "-b", "main"], ["commit", "--quiet", "--allow-empty", "-m", "one"],
                   ["checkout", "--quiet", "-b", "topic"], ["commit", "--quiet", "--allow-empty", "-m", "two"]):
@@ -130,20 +168,15 @@ def test_a_base_whose_python_has_no_torch(theatre: Theatre, monkeypatch: pytest.
     theatre.play({ALLREDUCE: 1.6})
     install = stage.install
 
-    def without_torch(patch: Any, scenario: stage.Scenario) -> None:
+    def with_base(patch: Any, scenario: stage.Scenario) -> None:
         install(patch, scenario)
         staged: Any = regress.gate_items.open_session_gate  # type: ignore[attr-defined]
 
         def open_gate(request: GateRequest) -> regress.session.Gate:
             gate: regress.session.Gate = staged(request)
-            gate.factory = lambda _: WithoutTorch(ReplayLauncher.from_files([Path(scenario.recording)]))
+            gate.factory = lambda _: kind(ReplayLauncher.from_files([Path(scenario.recording)]))
             return gate
 
         patch(regress.gate_items, "open_session_gate", open_gate)
 
-    monkeypatch.setattr(stage, "install", without_torch)
-    done = theatre.gate("--comm-regress-base=main")
-    done.stdout.fnmatch_lines(["warning: no base to confirm against: torch's launcher cannot be imported by "
-                               "/old/python: No module named 'torch'", "comm-regress: *"])
-    assert done.ret == 1, done.stdout.str()
-    assert len(theatre.runs()) == 4
+    monkeypatch.setattr(stage, "install", with_base)
