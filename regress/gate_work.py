@@ -245,6 +245,9 @@ class GateWork:
         """The run as a record, stored, published and written."""
         gate, request = self.gate, self.gate.request
         self.launch_notes(campaign)
+        for level, text in assess(health.snapshot()):
+            if level == "invalid":  # also where no figure is left that it could be held against
+                self.warn(text)
         if campaign.hangs is not None and campaign.hangs.is_dir():
             self.artifacts["hangs"] = str(campaign.hangs)
         run = Run(

@@ -133,6 +133,7 @@ def test_a_gpu_that_falls_off_the_bus_is_no_regression_and_costs_no_measurement(
     assert (outcome.exit_status, outcome.run.verdict) == (10, Verdict.INVALID)
     assert outcome.run.environment.fingerprint == earlier.environment.fingerprint
     assert any("gpu0: lost: the driver says that it is gone" in finding.reason for finding in outcome.run.findings)
+    assert any("gpu0: lost" in text for text in outcome.result.warnings)
     assert "run" in outcome.run.artifacts
 
 
