@@ -375,6 +375,8 @@ def main() -> int:
     if chosen.opening is not None:
         keep_opening(chosen.opening)
         return 0
+    # A shell starts what goes to its background with SIGINT ignored, and so would every gate be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="soak-"))
     (root / "gates").mkdir()
     soak, opening = Soak(Place(root / "gates"), random.Random(chosen.seed)), Opening(root / "opening")  # noqa: S311
