@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -103,7 +104,7 @@ def quickened(request: GateRequest, config: Config) -> tuple[GateRequest, Config
 def _check_request(request: GateRequest, config: Config) -> None:
     if request.launches is not None and request.launches < 1:
         raise UsageError(f"{request.launches} launches", where="--comm-regress-launches", accepted="1 or more")
-    if request.budget is not None and request.budget <= 0:
+    if request.budget is not None and not 0 < request.budget < math.inf:
         raise UsageError(f"a budget of {request.budget:g} s", where="--comm-regress-budget", accepted="more than 0 s")
     if request.accept is not None and not request.accept.strip():
         raise UsageError("an empty reason", where="--comm-regress-accept", accepted="one sentence that says why")

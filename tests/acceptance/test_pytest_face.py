@@ -129,6 +129,7 @@ def test_an_option_without_the_gate_is_refused(theatre: Theatre) -> None:
 @pytest.mark.parametrize(("arguments", "text"), [
     (["--comm-regress-launches=0"], "comm-regress: --comm-regress-launches: 0 launches; accepted: 1 or more"),
     (["--comm-regress-budget=0"], "comm-regress: --comm-regress-budget: a budget of 0 s; accepted: more than 0 s"),
+    (["--comm-regress-budget=nan"], "comm-regress: --comm-regress-budget: a budget of nan s; accepted: more than 0 s"),
     (["--comm-regress-accept= "], "comm-regress: --comm-regress-accept: an empty reason; accepted: one sentence that "
                                   "says why"),
     (["--comm-regress-json=nowhere/result.json"], "comm-regress: --comm-regress-json: no folder {folder}/nowhere; "
