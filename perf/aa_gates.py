@@ -174,8 +174,8 @@ def delayed_gates(launches: list[Launch], window: list[Launch], *, with_base: bo
 def _gate(take: Callable[[str], Launch], earlier: list[Run], policies: Policies, *, with_base: bool,
           seed: int) -> Gate:
     """Screens, and measures again what is in doubt, as a gate does; `take` gives the next launch of a role."""
-    screened = [replace(take("head"), role="head", session=0, index=i) for i in range(SCREENING)]
-    taken = tuple(screened)
+    # A list and no generator: in a generator the end of the launches would become a RuntimeError.
+    taken = tuple([replace(take("head"), role="head", session=0, index=i) for i in range(SCREENING)])
     baseline = Baseline(tuple(earlier[-20:]), tuple(earlier))
     found, fresh = judge(taken, baseline, policies, health=_notes(taken)), 0
     while earlier and (plan := next_measurement(found, fresh, Budget(None, 5.0), has_base=with_base, seed=seed)):

@@ -39,7 +39,7 @@ class GateOptions:
     accept_in_ci: bool = option(False, help="allow --comm-regress-accept where CI is set")
     keep_samples: int = option(200, minimum=1, help="runs whose raw samples are kept; statistics are kept for ever")
     cost_per_gpu_hour: float | None = option(None, minimum=0,
-                                               help="turns a slower step into money per day in explanations")
+                                             help="turns a slower step into money per day in explanations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class CaseOptions:
     workload: str = option(help="which workload of the shelf benchmarks/")
     devices: tuple[str, ...] = option(("cuda", "cpu"), choices=("cuda", "cpu"), help="where these cases exist")
     sizes: tuple[int, ...] = option((), form=Form.SIZE,
-                                     help="message sizes; S as nccl-tests counts it; cases are named by them, and by "
-                                          "the bytes where KiB or MiB with one decimal would not be exact")
+                                    help="message sizes; S as nccl-tests counts it; cases are named by them, and by "
+                                         "the bytes where KiB or MiB with one decimal would not be exact")
     dtypes: tuple[str, ...] = option(("float32",), choices=("float32", "bfloat16", "float16"), help="element types")
     timing: str = option("isolated", choices=("isolated", "pipelined", "graph"), help="the timing mode it is gated on")
     ranks: tuple[int, ...] = option((), minimum=1, help="world sizes; default: all ranks of the device profile")
     options: dict[str, Any] = option({}, help="the workload's own options, see docs/thresholds.md; those that "
-                                                  "differ from their defaults are part of a case's name")
+                                              "differ from their defaults are part of a case's name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,10 +135,7 @@ class GateWork:
 
     def policies(self) -> Policies:
         """What is judged, and how: without what only a trace gives where there was no time for one."""
-        found = self.gate.policies(self.cases)
-        shelf = {case.id: self.gate.shelves.metrics_of(case.workload) for case in self.cases}
-        return {(case, name): policy for (case, name), policy in found.items()
-                if not self.untraced or shelf[case][name].from_trace is None}
+        return self.gate.policies(self.cases, untraced=self.untraced)
 
     def campaign(self, stack: ExitStack) -> Campaign:
         """Where launches are made; with the multi-process service where ranks share the one GPU."""

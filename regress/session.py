@@ -198,9 +198,9 @@ class Gate:
                          f"{(newest.commit.sha or 'unknown')[:10]}, in {history.location}")
         return lines
 
-    def policies(self, cases: Sequence[Case]) -> dict[tuple[str, str], Mapping[str, object]]:
-        """What this gate judges, and how."""
-        return gated_policies(self.config, self.shelves, cases, traced=self.tracer.kind != "none",
+    def policies(self, cases: Sequence[Case], *, untraced: bool = False) -> dict[tuple[str, str], Mapping[str, object]]:
+        """What this gate judges, and how. untraced: there was no traced launch, though a tracer is at hand."""
+        return gated_policies(self.config, self.shelves, cases, traced=self.tracer.kind != "none" and not untraced,
                               shared_gpu=self.ranks.shared_gpu)
 
     def base(self) -> ChosenBase:

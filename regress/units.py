@@ -112,8 +112,8 @@ def format_size(size_bytes: float) -> str:
 
 def exact_size(size_bytes: int) -> str:
     """As `format_size` where that reads back as the same size, else in bytes: two sizes never have one name."""
-    scale = next((scale for scale in reversed(_BINARY.values()) if size_bytes >= scale), 1)
-    return format_size(size_bytes) if size_bytes * 10 % scale == 0 else f"{size_bytes}B"
+    text = format_size(size_bytes)
+    return text if size_bytes * 10 % _BINARY.get(text[-3:], 1) == 0 else f"{size_bytes}B"
 
 
 def format_seconds(seconds: float) -> str:

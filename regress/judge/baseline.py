@@ -9,7 +9,7 @@ Nothing moves a baseline but time and an acceptance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -41,9 +41,7 @@ class Baseline:
 
     def window(self, case_id: str, metric: str) -> tuple[RunValues, ...]:
         """The case's runs since its last acceptance that measured the metric and did not regress in this case."""
-        runs = self.runs[self._restart(case_id):]
-        values = (_values(run, case_id, metric) for run in runs if self.chosen or _sound(run, case_id))
-        return tuple(v for v in values if v.launches)[-self.limit:]
+        return tuple(self._comparable(case_id, metric))[-self.limit:]
 
     def anchor(self, case_id: str, metric: str) -> RunValues | None:
         """The last accepted run of this case, or the first run where none was ever accepted.
@@ -52,9 +50,7 @@ class Baseline:
         moves one. A case that was added later has as its first run the oldest that the history still hands out
         (`History.candidates`): accept a run to hold it for good.
         """
-        runs = self.runs[self._restart(case_id):]
-        values = (_values(run, case_id, metric) for run in runs if self.chosen or _sound(run, case_id))
-        return next((v for v in values if v.launches), None)
+        return next(self._comparable(case_id, metric), None)
 
     def measured(self, run: Run, case_id: str, metric: str) -> tuple[float, ...]:
         """The metric's own value in each launch of a run, whatever its verdict."""
@@ -87,6 +83,14 @@ class Baseline:
                 break
             count += 1
         return count
+
+    def _comparable(self, case_id: str, metric: str) -> Iterator[RunValues]:
+        """The metric in each run since the case's last acceptance that has it and is sound, oldest first."""
+        for run in self.runs[self._restart(case_id):]:
+            if self.chosen or _sound(run, case_id):
+                values = _values(run, case_id, metric)
+                if values.launches:
+                    yield values
 
     def _restart(self, case_id: str) -> int:
         accepted = [i for i, run in enumerate(self.runs) if _accepts(run, case_id)]

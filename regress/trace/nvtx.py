@@ -90,10 +90,10 @@ def read_nvtx(db: ExportDb, processes: Codes, options: ReadOptions, ids: Int64, 
                 mark = RANK_MARK.fullmatch(text)
                 if mark:
                     marks[thread & ~_THREAD_BITS] = int(mark.group(1)), int(mark.group(2))
-                elif kind not in _RANGES or not _wanted(text, options):
+                elif kind not in _RANGES:
                     continue
                 elif end is None:
-                    clipped += 1
+                    clipped += _wanted(text, options)
                 else:
                     found.setdefault(text, []).append((start, end, thread & ~_THREAD_BITS))
             parts.append(_nccl_ranges(nccl, json_by_id, offsets))
