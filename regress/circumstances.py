@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from regress.diagnose import INFO, Circumstances, Need, diagnose_run, rules
+from regress.diagnose import COST, CRITICAL, INFO, SEVERITIES, WARNING, Circumstances, Need, diagnose_run, rules
 from regress.errors import RegressError, TraceUnfitError
 from regress.record import Case, Diagnosis, Environment, Run, Scalar, TimingMode
 from regress.trace.analysis import Analysis
@@ -14,6 +14,7 @@ from regress.trace.kept import kept_traces
 from regress.trace.nccl_log import NcclLog, is_own_line
 from regress.trace.rank_output import trouble
 from regress.trace.read import read_traces
+from regress.units import format_seconds
 
 TRACING = "tracing "
 """What evidence about the tracer itself begins with; everything else a traced launch keeps is NCCL's choices."""
@@ -25,7 +26,7 @@ class Beside:
 
     health: facts of GPUs and host so far. before: the run to compare with, as stored; what differs from its traces is
     explained. before_traces: the folder they are in, None for where the run itself says. cost_per_gpu_hour: turns a
-    slower step into money.
+    slower step into money. added: seconds that a step of the traced launch took longer than an untraced one.
     """
 
     health: Mapping[str, Scalar] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Beside:
     before: Run | None = None
     before_traces: Path | None = None
     cost_per_gpu_hour: float | None = None
+    added: float = 0.0
 
 
 def known(analysis: Analysis, log: NcclLog, output: Sequence[str], beside: Beside) -> Circumstances:
@@ -77,12 +79,31 @@ def _choices(run: Run) -> dict[str, str]:
             for what, how in launch.evidence.items() if not what.startswith(TRACING)}
 
 
-def findings(case: Case, seen: Circumstances, before: Circumstances | None) -> list[Diagnosis]:
+def findings(case: Case, seen: Circumstances, before: Circumstances | None, added: float = 0.0) -> list[Diagnosis]:
     """What the rules say of a case: worst first. Findings about the whole run have no case.
 
     A collective alone has no step, and few iterations under a tracer are no fault: of it only warnings are kept.
+    added: see `tempered`.
     """
     about_run = {name for name, rule in rules().items()
                  if rule.needs and set(rule.needs) <= {Need.NCCL_LOG, Need.MESSAGES, Need.HEALTH}}
-    return [replace(one, case=None if one.rule in about_run else case.id) for one in diagnose_run(seen, before)
+    found = tempered(diagnose_run(seen, before), added)
+    return [replace(one, case=None if one.rule in about_run else case.id) for one in found
             if case.timing is TimingMode.STEP or one.severity != INFO]
+
+
+def tempered(found: Sequence[Diagnosis], added: float) -> list[Diagnosis]:
+    """The findings, none critical of which more than half may belong to the traced launch alone.
+
+    added: seconds that its steps took longer than untraced ones, through the profiler or what else ran meanwhile.
+    """
+    doubted = [replace(one, severity=WARNING, cause=f"{one.cause}; steps of the traced launch took "
+                       f"{format_seconds(added)} longer than untraced ones, so this may be of that launch alone")
+               if one.severity == CRITICAL and COST in one.evidence and added > _seconds(one) / 2 else one
+               for one in found]
+    return sorted(doubted, key=lambda one: SEVERITIES.index(one.severity))
+
+
+def _seconds(finding: Diagnosis) -> float:
+    cost = finding.evidence[COST]
+    return cost if isinstance(cost, float) else 0.0

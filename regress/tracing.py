@@ -123,14 +123,16 @@ def _trace(tracer: Tracer, campaign: Campaign, task: Task, keep: Path | None, be
         if error is not None or not paths:
             warnings = (*warnings, f"{case.id} was not traced: {error}") if error is not None else warnings
             continue
+        steps = _steps(campaign, case, result)
         outcome, rules = _read(case, paths, campaign.metrics[case.workload],
-                               lambda analysis: known(analysis, log, result.logs, beside), beside)
+                               lambda analysis: known(analysis, log, result.logs, beside),
+                               replace(beside, added=0.0 if steps is None else steps.traced - steps.untraced))
         outcomes.append(outcome)
         if not outcome.measurements:
             warnings = (*warnings, *(f"{case.id}: {text}" for text in outcome.warnings))
         diagnoses += [one for one in rules if one.case is not None or one not in diagnoses]
-        cost = _cost(campaign, case, result)
-        if cost is not None:
+        if steps is not None:
+            cost = f"step_seconds by {format_change(steps.traced / steps.untraced - 1)}; gated figures are untraced"
             evidence[f"{TRACING}{case.id}"] = cost
             campaign.observer.message(f"tracing {case.id} changed {cost}")
     campaign.launches.append(Launch(
@@ -189,15 +191,23 @@ def _read(case: Case, paths: Sequence[Path], metrics: Mapping[str, Metric],
                                             warnings=reading.warnings, source=analysis.tracer.value))
         before, why_not = known_before(case, analysis, beside)
         warnings = (*analysis.warnings, *([why_not] if why_not is not None else []))
-        return CaseOutcome(case, tuple(measured), warnings=warnings), findings(case, know(analysis), before)
+        said = findings(case, know(analysis), before, beside.added)
+        return CaseOutcome(case, tuple(measured), warnings=warnings), said
     except RegressError as error:
         return CaseOutcome(case, warnings=(f"its trace cannot be used: {error.text}",)), []
 
 
-def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Seconds of a step in the traced launch, and the median of the untraced ones before it."""
+
+    traced: float
+    untraced: float
+
+
+def _steps(campaign: Campaign, case: Case, traced: LaunchResult) -> _Steps | None:
     """What tracing did to the time of a step; figures of a traced launch are never judged."""
-    name = "step_seconds" if case.timing is TimingMode.STEP else f"{case.workload}_seconds"
-    metric = campaign.metrics[case.workload].get(name)
+    metric = campaign.metrics[case.workload].get("step_seconds")
     results = traced.results[traced.cases.index(case)]
     present = tuple(result for result in results if result is not None)
     if metric is None or metric.from_ranks is None or case.timing is not TimingMode.STEP:
@@ -205,7 +215,7 @@ def _cost(campaign: Campaign, case: Case, traced: LaunchResult) -> str | None:
     slowed = metric.from_ranks(metric, case, present)
     plain = sorted(found.value for launch in campaign.launches if launch.role == "head"
                    for outcome in launch.outcomes if outcome.case == case
-                   for found in [outcome.get(name)] if found is not None)
-    if slowed is None or not plain:
+                   for found in [outcome.get("step_seconds")] if found is not None)
+    if slowed is None or not plain or not plain[len(plain) // 2]:
         return None
-    return f"{name} by {format_change(slowed.value / plain[len(plain) // 2] - 1)}; gated figures are untraced"
+    return _Steps(slowed.value, plain[len(plain) // 2])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from regress.circumstances import TRACING, Beside, findings, known, known_before
+from regress.diagnose import SEVERITIES
 from regress.explain import known_of
 from regress.record import Case, Commit, Environment, Launch, Run, TimingMode, Verdict
 from regress.trace.analysis import Analysis
@@ -64,6 +65,27 @@ def test_the_runs_own_word_on_where_its_traces_are_is_taken(tmp_path: Path) -> N
     _trace(tmp_path / "kept", 1_000_000)
     named = replace(_stored(), artifacts={"trace": str(tmp_path / "kept")})
     assert known_before(STEP, now, Beside(before=named))[0] is not None
+
+
+@pytest.mark.parametrize(("added", "severity"), [(0.0, "critical"), (0.002, "critical"), (0.0031, "warning")])
+def test_what_the_traced_launch_may_have_alone_is_not_critical(tmp_path: Path, added: float, severity: str) -> None:
+    """Rank 1 comes 6 ms late to the only collective of each step."""
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        made.nvtx(pid, 900_000, 400_000_000, f"case:{STEP.id}")
+        for step in range(30):
+            at = 1_000_000 + step * 10_000_000
+            made.nvtx(pid, at - 10_000, at + 9_000_000, "step")
+            made.kernel(pid, at, at + 1_000_000, device=rank)
+            made.all_reduce(pid, at + (7_000_000 if rank else 1_000_000), at + 7_100_000, device=rank)
+    now = read_traces([made.write(tmp_path / "trace.sqlite")], within=f"case:{STEP.id}")
+    found = findings(STEP, known(now, NcclLog(), (), Beside()), None, added)
+    straggler = next(one for one in found if one.rule == "straggler")
+    assert straggler.evidence["cost_seconds_per_step"] == pytest.approx(0.006, rel=0.1)
+    assert straggler.severity == severity
+    assert ("this may be of that launch alone" in straggler.cause) == (severity == "warning")
+    assert [one.severity for one in found] == sorted((one.severity for one in found), key=SEVERITIES.index)
 
 
 def test_choices_of_the_stored_run_are_without_what_tracing_cost(tmp_path: Path) -> None:
