@@ -17,7 +17,7 @@ from regress.trace.analysis import Analysis
 from regress.trace.budget import StepBudget, step_budgets
 from regress.trace.budget_change import BudgetChange, budget_changes, money_per_day
 from regress.trace.messages import message_sizes
-from regress.trace.names import CallKind
+from regress.trace.names import BLOCKING
 from regress.units import Unit, format_change, format_seconds, format_size, format_value
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -162,7 +162,7 @@ def _if_changed(what: str, unit: Unit, before: float | None, now: float | None) 
 
 
 def _calls(run: Analysis) -> float:
-    return max(sum(call.in_steps for call in lane.calls if call.kind is CallKind.SYNC) / lane.window.steps
+    return max(sum(call.in_steps for call in lane.calls if call.kind in BLOCKING) / lane.window.steps
                for lane in run.lanes)
 
 

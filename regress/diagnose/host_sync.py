@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from regress.diagnose import CRITICAL, PAGEABLE_BYTES_PER_STEP, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.trace.budget import step_budgets
-from regress.trace.names import CallKind
+from regress.trace.names import BLOCKING, CallKind
 
 if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
@@ -20,18 +20,20 @@ _BLOCKED, _STARVED = 0.10, 0.05
 
 
 def _blocking(lane: Lane) -> list[CallTotal]:
-    """Calls inside steps that wait for a device or stream, without those that big pageable copies make.
+    """Calls inside steps that wait for a device or stream, without stream waits that big pageable copies make.
 
-    Copies of a direction that are no fault by their bytes (`loss.cpu()`) are a way to wait for the device.
+    A copy to pageable memory (`loss.cpu()`) waits inside the copying call, and the wait for its stream finds it done.
+    Copies of a direction that are no fault by their bytes are a way to wait for the device.
     Waiting for an event is left out: that is how a loop keeps the host from running far ahead.
     """
     big = PAGEABLE_BYTES_PER_STEP * lane.window.steps
     pageable = sum(copy.in_window for copy in lane.copies if copy.pageable and copy.in_window_bytes >= big)
     found = []
     for call in lane.calls:
-        if call.kind is not CallKind.SYNC or not call.in_steps:
+        if call.kind not in BLOCKING or not call.in_steps:
             continue
-        if call.plain_name in _WHOLE_DEVICE or (call.plain_name in _STREAM and call.in_steps > pageable):
+        of_copies = call.plain_name in _STREAM and call.in_steps <= pageable
+        if call.kind is CallKind.COPY or (call.plain_name in _WHOLE_DEVICE | _STREAM and not of_copies):
             found.append(call)
     return found
 

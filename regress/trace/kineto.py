@@ -136,7 +136,9 @@ def _copies(out: Collected) -> Copies:
 
 
 def _calls(out: Collected) -> Calls:
-    start, end, name = (np.array(column, np.int64) for column in out.calls)
+    copying = [row[:3] for row in out.copy_calls if row[3] in out.awaited]
+    start, end, name = np.concatenate([np.array(out.calls, np.int64).reshape(3, -1),
+                                       np.array(copying, np.int64).reshape(-1, 3).T], axis=1)
     return Calls(start, end, np.zeros(len(start), np.int32), name.astype(np.int32))
 
 

@@ -69,7 +69,9 @@ class Collected:
     """Columns as they grow, eight bytes a value.
 
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
-    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. launches, and where
+    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. copy_calls:
+    the same with the correlation of what they copy; awaited: correlations of copies from the device to pageable memory.
+    launches, and where
     captures of CUDA graphs begin and end: start, correlation, name, thread.
     ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our
     workloads set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it
@@ -81,6 +83,8 @@ class Collected:
     comm: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     copies: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(6)))
     calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
+    copy_calls: list[tuple[int, int, int, int]] = field(default_factory=list)
+    awaited: set[int] = field(default_factory=set)
     launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -155,6 +159,11 @@ class Collector:
             row: tuple[int, ...] = (start, -1 if correlation is None else correlation, self.out.name(name),
                                     _number(event.tid))
             columns: Sequence[array[int]] = self.out.launches
+        elif kind is CallKind.COPY:
+            correlation = _DECODE_ARGS.decode(event.args).correlation
+            if correlation is not None:
+                self.out.copy_calls.append((start, start + to_ns(event.dur), self.out.name(name), correlation))
+            return
         else:
             row, columns = (start, start + to_ns(event.dur), self.out.name(name)), self.out.calls
         for column, value in zip(columns, row, strict=True):
@@ -164,9 +173,11 @@ class Collector:
         args = _DECODE_ARGS.decode(event.args)
         start, name = to_ns(event.ts), event.name
         kind = next((kind for text, kind in _COPY_NAMES if text in name), CopyKind.OTHER)
-        host = kind in (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST)
+        pageable = kind in (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST) and "Pageable" in name
+        if pageable and kind is CopyKind.DEVICE_TO_HOST and args.correlation is not None:
+            self.out.awaited.add(args.correlation)
         row = (start, start + to_ns(event.dur), _number(args.device), int(args.bytes or 0), COPY_KINDS.index(kind),
-               int(host and "Pageable" in name))
+               int(pageable))
         for column, value in zip(self.out.copies, row, strict=True):
             column.append(value)
 

@@ -25,6 +25,7 @@ _ALLOC = re.compile(r"(cudaMalloc(Async|Managed|Pitch|3D|Array|FromPoolAsync)?"
                     r"|cuMem(Alloc|AllocAsync|AllocManaged|AllocPitch|AllocFromPoolAsync|Create))$")
 _RELEASE = re.compile(r"(cudaMallocHost|cudaHostAlloc|cudaFree\w*|cuMemFree\w*|cuMemAllocHost|cuMemHostAlloc"
                       r"|cuMemRelease)$")
+_COPY = re.compile(r"(cuda|cu)Memcpy\w*$")
 _LAUNCH = re.compile(r"(cu|cuda|hip)(Launch\w*|GraphLaunch)$")
 _CAPTURE_BEGIN = re.compile(r"(cuda|cu)StreamBeginCapture(ToGraph)?$")
 _CAPTURE_END = re.compile(r"(cuda|cu)StreamEndCapture$")
@@ -35,13 +36,16 @@ class CallKind(enum.Enum):
     """What a runtime call means to a metric.
 
     SYNC blocks the host until the device is done. ALLOC takes device memory. RELEASE frees device memory or takes
-    or frees host memory. LAUNCH enqueues a kernel or a graph. Between CAPTURE_BEGIN and CAPTURE_END the launches of a
-    thread become nodes of a CUDA graph and run nothing. Others are not kept.
+    or frees host memory. COPY moves memory: from the device to pageable host memory it returns only when that is done,
+    and so blocks as SYNC does (CUDA runtime API, "API synchronization behavior"); copies of other kinds are not kept.
+    LAUNCH enqueues a kernel or a graph. Between CAPTURE_BEGIN and CAPTURE_END the launches of a thread become nodes of
+    a CUDA graph and run nothing. Others are not kept.
     """
 
     SYNC = "sync"
     ALLOC = "alloc"
     RELEASE = "release"
+    COPY = "copy"
     LAUNCH = "launch"
     CAPTURE_BEGIN = "capture begin"
     CAPTURE_END = "capture end"
@@ -52,11 +56,15 @@ def plain_call(name: str) -> str:
     return _VERSION_SUFFIX.sub("", name)
 
 
+BLOCKING = (CallKind.SYNC, CallKind.COPY)
+"""Kinds of the calls that are kept and hold the host until the device has come to them."""
+
+
 def call_kind(name: str) -> CallKind | None:
     """The kind of a runtime or driver call, None for those no metric needs (cudaEventQuery does not block)."""
     plain = plain_call(name)
     for kind, pattern in ((CallKind.SYNC, _SYNC), (CallKind.ALLOC, _ALLOC), (CallKind.RELEASE, _RELEASE),
-                          (CallKind.LAUNCH, _LAUNCH), (CallKind.CAPTURE_BEGIN, _CAPTURE_BEGIN),
+                          (CallKind.COPY, _COPY), (CallKind.LAUNCH, _LAUNCH), (CallKind.CAPTURE_BEGIN, _CAPTURE_BEGIN),
                           (CallKind.CAPTURE_END, _CAPTURE_END)):
         if pattern.fullmatch(plain):
             return kind

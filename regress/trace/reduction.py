@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from regress.trace.intervals import Intervals, clip, covers, difference, intersection, union
 from regress.trace.lane import CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
 from regress.trace.lane_details import computed_totals, host_collectives, serial_count
-from regress.trace.names import CallKind, call_kind
+from regress.trace.names import BLOCKING, CallKind, call_kind
 from regress.trace.timeline import COPY_KINDS, NO_TIME, Timeline
 from regress.trace.window import Window, WindowSource, lane_window, lanes_of, named_ranges, step_ranges
 
@@ -128,9 +128,9 @@ def _counters(timeline: Timeline, gpu: int, limits: Intervals | None) -> dict[st
 
 
 def _host_sync_ns(timeline: Timeline, process: int, host: Intervals) -> int:
-    """Time of the host window in which any thread of the process sat in a synchronising call."""
+    """Time of the host window in which any thread of the process sat in a call that waits for the device."""
     calls = timeline.calls
-    sync = np.array([call_kind(timeline.names[n]) is CallKind.SYNC for n in np.unique(calls.name)], np.bool_)
+    sync = np.array([call_kind(timeline.names[n]) in BLOCKING for n in np.unique(calls.name)], np.bool_)
     mine = (calls.process == process) & np.isin(calls.name, np.unique(calls.name)[sync])
     return intersection(union(calls.start[mine], calls.end[mine]), host).total
 

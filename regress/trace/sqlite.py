@@ -88,10 +88,11 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         del correlation, launches, launch_row
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
         comm = _comm_calls(kernels, grid, texts, launched, nvtx.nccl)
+        copies, awaited = _read_copies(db, processes)
         timeline = Timeline(
             file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
-            names=tuple(texts), kernels=kernels, comm=comm, copies=_read_copies(db, processes),
-            calls=_read_calls(db, names, processes), steps=nvtx.steps, overhead=_read_overhead(db, processes),
+            names=tuple(texts), kernels=kernels, comm=comm, copies=copies,
+            calls=_read_calls(db, names, processes, awaited), steps=nvtx.steps, overhead=_read_overhead(db, processes),
             host_comm=nvtx.host_comm,
             began_ns=_session_start(db), host=_host(db),
             named=nvtx.named,
@@ -153,31 +154,44 @@ def _comm_calls(kernels: Kernels, grid: Int32, texts: list[str], launched: tuple
     return CommCalls(rows, spoken, linked.communicator, linked.size_bytes, linked.grouped, grid)
 
 
-def _read_copies(db: ExportDb, processes: Codes) -> Copies:
-    wanted = ("start", "end", "globalPid", "deviceId", "bytes", "copyKind", "srcKind", "dstKind")
+def _read_copies(db: ExportDb, processes: Codes) -> tuple[Copies, Int64]:
+    """The copies, and `_call_keys` of those that their calls waited for: from the device to pageable memory."""
+    wanted = ("start", "end", "globalPid", "deviceId", "bytes", "copyKind", "srcKind", "dstKind", "correlationId")
     parts = [Growing(np.int64) for _ in wanted]
     for chunk in db.chunks("CUPTI_ACTIVITY_KIND_MEMCPY", wanted):
         for column, part in zip(parts, chunk, strict=True):
             column.add(part)
-    start, end, pid, device, size, kind, source, target = (column.int64() for column in parts)
+    start, end, pid, device, size, kind, source, target, correlation = (column.int64() for column in parts)
     codes = np.full(len(kind), COPY_KINDS.index(CopyKind.OTHER), np.int32)
     for number, meaning in _COPY_CODES.items():
         codes[kind == number] = COPY_KINDS.index(meaning)
     # Only the host's side can be pageable: device memory never is, whatever its kind column says.
-    pageable = ((kind == 1) & (source == _PAGEABLE)) | ((kind == 2) & (target == _PAGEABLE))
-    return Copies(start, end, processes.encode(pid), device.astype(np.int32), size, codes, pageable)
+    awaited = (kind == 2) & (target == _PAGEABLE)
+    process = processes.encode(pid)
+    copies = Copies(start, end, process, device.astype(np.int32), size, codes,
+                    ((kind == 1) & (source == _PAGEABLE)) | awaited)
+    return copies, _call_keys(process[awaited], correlation[awaited])
 
 
-def _read_calls(db: ExportDb, names: Names, processes: Codes) -> Calls:
-    wanted = ("start", "end", "globalTid", "nameId")
+def _call_keys(process: Int32, correlation: Int64) -> Int64:
+    """One number for a call: correlation ids count the calls of a process, in 32 bits."""
+    return process.astype(np.int64) << 32 | correlation & 0xFFFFFFFF
+
+
+def _read_calls(db: ExportDb, names: Names, processes: Codes, awaited: Int64) -> Calls:
+    """The calls kept, those that copy only where their key is awaited."""
+    wanted = ("start", "end", "globalTid", "nameId", "correlationId")
     parts = [Growing(np.int64) for _ in wanted]
-    ids = names.call_ids(CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE)
+    copying = names.call_ids(CallKind.COPY) if len(awaited) else []
+    ids = [*names.call_ids(CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE), *copying]
     if ids:
         where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
         for chunk in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
+            keys = _call_keys(processes.encode(chunk[2] & ~np.int64(0xFFFFFF)), chunk[4])
+            kept = ~np.isin(chunk[3], copying) | np.isin(keys, awaited)
             for column, part in zip(parts, chunk, strict=True):
-                column.add(part)
-    start, end, thread, name = (column.int64() for column in parts)
+                column.add(part[kept])
+    start, end, thread, name, _ = (column.int64() for column in parts)
     return Calls(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)), names.rows(name))
 
 

@@ -135,7 +135,10 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """One row a synchronising, allocating or freeing runtime call. name: index into `Timeline.names`."""
+    """One row a synchronising, allocating or freeing runtime call, or one that waits for its copy to pageable memory.
+
+    name: index into `Timeline.names`.
+    """
 
     start: Int64
     end: Int64

@@ -14,15 +14,15 @@ from regress.diagnose.straggler import waiting_for
 from regress.record import Diagnosis
 from regress.shelf import variants
 from regress.trace.analysis import Analysis
+from regress.trace.names import CallKind
 from regress.trace.read import read_traces
-from tests.trace.made import ALL_REDUCE, Export, global_pid, two_ranks
+from tests.trace.made import ALL_REDUCE, Export, two_ranks
 from tests.trace.samples import kineto_8_ranks, sample
 
 LABELLED = {
     "nvlink/small_buckets": "small_collectives", "mps/small_buckets": "small_collectives",
     "mps/accum_sync": "accumulation", "mps/sync_loop": "host_sync", "mps/pageable": "pageable_copies",
     "sliced/straggler": "straggler", "mps/micro_1channel": "few_channels"}
-COPY_COLUMNS = 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind'
 HEALTHY = ("nvlink/good", "mps/good", "sliced/good", "mps/accum_no_sync", "mps/micro", "nvlink/micro",
            "sliced/micro_metrics")
 
@@ -227,18 +227,26 @@ def test_stream_waits_of_pageable_copies_belong_to_the_copies(tmp_path: Path) ->
     assert (found.severity, found.evidence["pageable_copy_bytes_per_step"]) == ("critical", 64 << 20)
 
 
-def _read_loss(made: Export, step: int) -> None:
-    """What loss.cpu() is: 4 bytes to pageable memory, and a wait for the stream; the next kernel comes after."""
+def _read_loss(made: Export, step: int, call: str) -> None:
+    """What reading the loss is: 4 bytes to the host, and a call that waits for them; the next kernel comes after.
+
+    loss.item() copies to pinned memory and waits for the stream. loss.cpu() waits inside the copying call, as the
+    target is pageable, and finds the stream done.
+    """
     begin = 1_000_000 + step * 10_000_000
     for rank, pid in enumerate((10, 11)):
-        made.call(pid, begin + 400_000, begin + 8_400_000, "cudaStreamSynchronize_v3020")
-        made.row("CUPTI_ACTIVITY_KIND_MEMCPY", COPY_COLUMNS, begin + 8_390_000, begin + 8_392_000, rank,
-                 global_pid(pid), 4, 2, 2, 0)
+        inside, correlation = call == "cudaMemcpyAsync", 9000 + step
+        copied = begin + (8_399_000 if inside else 405_000)
+        made.call(pid, begin + 400_000, copied, "cudaMemcpyAsync_v3020", correlation)
+        made.call(pid, copied + 1_000, begin + 8_400_500, "cudaStreamSynchronize_v3020")
+        made.copy(pid, begin + 8_390_000, begin + 8_392_000, 4, kind=2, source=2, target=0 if inside else 1,
+                  device=rank, correlation=correlation)
         made.kernel(pid, begin + 8_500_000, begin + 8_600_000, device=rank)
 
 
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaStreamSynchronize"])
 @pytest.mark.parametrize("batch_bytes", [0, 2 << 20])
-def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int, tmp_path: Path) -> None:
+def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int, call: str, tmp_path: Path) -> None:
     """Whether or not the batch is copied from pageable memory too, with a wait of its own."""
     made = _stepped([8 << 20])
     for step in range(3):
@@ -246,13 +254,27 @@ def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int,
         if batch_bytes:
             made.copy(10, begin + 110_000, begin + 150_000, batch_bytes)
             made.call(10, begin + 110_000, begin + 151_000, "cudaStreamSynchronize_v3020")
-        _read_loss(made, step)
-    found = diagnose(read_traces([made.write(tmp_path / "t.sqlite")]))
+        _read_loss(made, step, call)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    found = diagnose(analysis)
     first = found[0]
-    assert (first.rule, first.severity, first.evidence["call"]) == ("host_sync", "critical", "cudaStreamSynchronize")
+    assert (first.rule, first.severity, first.evidence["call"]) == ("host_sync", "critical", call)
     assert [one.rule for one in first.consequences] == ["launch_gaps"]
     assert ".item(), .cpu()" in first.suggestion
     assert [one.rule for one in found if one.rule == "pageable_copies"] == ["pageable_copies"] * bool(batch_bytes)
+    lane = analysis.lanes[1]
+    assert lane.host_sync_ns == pytest.approx(3 * 8_000_000, rel=0.002)
+
+
+def test_a_copying_call_is_kept_only_where_it_waits(tmp_path: Path) -> None:
+    """Of all calls that copy, the one to pageable memory, told by its correlation and process."""
+    made = two_ranks()
+    for number, (kind, source, target) in enumerate([(1, 0, 2), (1, 1, 2), (2, 2, 0), (2, 2, 1), (8, 2, 2)]):
+        made.call(10, 500_000 + number * 1000, 500_900 + number * 1000, "cudaMemcpyAsync_v3020", 700 + number)
+        made.copy(10, 600_000, 601_000, 4, kind=kind, source=source, target=target, correlation=700 + number)
+    made.call(11, 500_000, 500_900, "cudaMemcpyAsync_v3020", 702)
+    lanes = read_traces([made.write(tmp_path / "t.sqlite")]).lanes
+    assert [[(call.plain_name, call.count) for call in lane.calls] for lane in lanes] == [[("cudaMemcpyAsync", 1)], []]
 
 
 def test_blocking_while_the_device_waits_for_a_late_rank_is_only_a_warning() -> None:
@@ -260,6 +282,9 @@ def test_blocking_while_the_device_waits_for_a_late_rank_is_only_a_warning() -> 
     found = _only(read_traces(kineto_8_ranks()), "host_sync")
     assert found is not None
     assert (found.severity, found.evidence["call"]) == ("warning", "cudaStreamSynchronize")
+    lane = next(lane for lane in read_traces(kineto_8_ranks()).lanes if lane.rank == 0)
+    assert [(call.plain_name, call.count, call.total_ns) for call in lane.calls if call.kind is CallKind.COPY] == [
+        ("cudaMemcpyAsync", 2, 903_000)]
     assert "the device itself waits for a late rank" in found.cause
 
 
@@ -269,8 +294,7 @@ def test_a_rank_with_longer_copies_does_not_hide_one_with_more_bytes(tmp_path: P
     for step in range(3):
         begin = 1_000_000 + step * 10_000_000
         made.copy(10, begin + 50_000, begin + 400_000, 64 << 10)
-        made.row("CUPTI_ACTIVITY_KIND_MEMCPY", COPY_COLUMNS, begin + 50_000, begin + 250_000, 1, global_pid(11),
-                 4 << 20, 1, 0, 2)
+        made.copy(11, begin + 50_000, begin + 250_000, 4 << 20, device=1)
     found = _of("pageable_copies", made, tmp_path)
     assert found is not None
     assert (found.evidence["rank"], found.evidence["pageable_copy_bytes_per_step"]) == (1, 4 << 20)

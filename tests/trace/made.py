@@ -65,10 +65,11 @@ class Export:
                  1, json_text, blob)
 
     def copy(self, pid: int, start: int, end: int, size: int, *, kind: int = 1, source: int = 0,
-             target: int = 2) -> None:
+             target: int = 2, device: int = 0, correlation: int = 0) -> None:
         """One copy; kinds as nsys numbers them (1 to the device, 0 pageable)."""
-        self.row("CUPTI_ACTIVITY_KIND_MEMCPY", 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind', start,
-                 end, 0, global_pid(pid), size, kind, source, target)
+        self.row("CUPTI_ACTIVITY_KIND_MEMCPY",
+                 'start,"end",deviceId,globalPid,bytes,copyKind,srcKind,dstKind,correlationId', start,
+                 end, device, global_pid(pid), size, kind, source, target, correlation)
 
     def all_reduce(self, pid: int, start: int, end: int, *, size: int = 1 << 20, communicator: int = 9,
                    device: int = 0) -> None:
