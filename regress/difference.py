@@ -5,6 +5,7 @@ Four answers: the environment, what NCCL decided, the structure of a step, and w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -172,13 +173,12 @@ def _copies(run: Analysis, size: bool) -> float:
 
 
 def _sizes(run: Analysis) -> dict[str, float]:
-    """Collectives per step by operation and size, of those that come in every other step at least."""
-    found = {}
+    """Collectives per step by operation and size as it is shown, of those that come in every other step at least."""
+    found: Counter[str] = Counter()
     for row in message_sizes(run):
-        per_step = row.count / (run.steps or 1)
-        if per_step >= 0.5:
-            found[f"{row.operation} of {format_size(row.size_bytes or 0)}"] = round(per_step, 1)
-    return found
+        found[f"{row.operation} of {format_size(row.size_bytes or 0)}"] += row.count
+    per_step = {what: round(count / (run.steps or 1), 1) for what, count in found.items()}
+    return {what: count for what, count in per_step.items() if count >= 0.5}
 
 
 def kernel_changes(now: Analysis, before: Analysis) -> tuple[KernelChange, ...]:

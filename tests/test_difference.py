@@ -39,6 +39,25 @@ def test_a_copy_and_its_waits_are_seen_in_the_structure() -> None:
     assert changed["synchronising calls per step"] == (2.4, 4.4)
 
 
+def test_buckets_of_almost_one_size_are_counted_together(tmp_path: Path) -> None:
+    """Two a step, 24 bytes apart, are both 1.0MiB to the reader: one line, and none lost."""
+    runs = []
+    for name, sizes in (("one", (1 << 20,)), ("two", ((1 << 20) + 8, (1 << 20) + 32))):
+        made = Export()
+        for rank, pid in enumerate((10, 11)):
+            made.gpu(rank, rank, pid)
+            for step in range(4):
+                at = 1_000_000 + step * 1_000_000
+                made.nvtx(pid, at - 10_000, at + 900_000, "step")
+                for number, size in enumerate(sizes):
+                    made.all_reduce(pid, at + number * 200_000, at + number * 200_000 + 100_000, size=size,
+                                    device=rank)
+        runs.append(Circumstances(read_traces([made.write(tmp_path / f"{name}.sqlite")])))
+    changed = {one.what: (one.before, one.now) for one in difference(runs[1], runs[0]).structure}
+    assert changed["AllReduce of 1.0MiB per step"] == (0.0, 2.0)
+    assert changed["AllReduce of 1MiB per step"] == (1.0, 0.0)
+
+
 def _stepped(kernels: dict[str, int]) -> Export:
     """Two ranks, four steps of these kernels (µs each) and an all-reduce of 100 µs."""
     made = Export()

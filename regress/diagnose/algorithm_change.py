@@ -5,7 +5,7 @@ from __future__ import annotations
 from regress.diagnose import CRITICAL, INFO, WARNING, Circumstances, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.trace.messages import message_sizes
-from regress.units import format_size
+from regress.units import exact_size
 
 _SLOWER = 0.10
 _ENOUGH = 5
@@ -13,10 +13,10 @@ _ENOUGH = 5
 
 def _slower(seen: Circumstances, against: Circumstances) -> dict[str, float]:
     """Relative change of transfer by "operation size", for sizes seen often enough in both traces."""
-    before = {f"{row.operation} {format_size(row.size_bytes or 0)}": row for row in message_sizes(against.analysis)}
+    before = {f"{row.operation} {exact_size(row.size_bytes or 0)}": row for row in message_sizes(against.analysis)}
     found = {}
     for row in message_sizes(seen.analysis):
-        what = f"{row.operation} {format_size(row.size_bytes or 0)}"
+        what = f"{row.operation} {exact_size(row.size_bytes or 0)}"
         if what in before and before[what].transfer_seconds and min(row.count, before[what].count) >= _ENOUGH:
             found[what] = row.transfer_seconds / before[what].transfer_seconds - 1
     return found

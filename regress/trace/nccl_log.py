@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regress.errors import TraceInputError
-from regress.units import format_size
+from regress.units import exact_size
 
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 """Names of the algorithm numbers that 2.20 to 2.23 print (NCCL_ALGO_* of nccl_common.h)."""
@@ -135,7 +135,7 @@ class NcclLog:
         """How each operation and size was run most often: "AllReduce 16MiB" to "RING SIMPLE, 24 channels"."""
         most: dict[str, Choice] = {}
         for choice in self.choices:
-            what = f"{choice.operation or 'collective'} {format_size(choice.size)}"
+            what = f"{choice.operation or 'collective'} {exact_size(choice.size)}"
             if what not in most or choice.times > most[what].times:
                 most[what] = choice
         return {what: " ".join(part for part in (one.algorithm, one.protocol) if part)

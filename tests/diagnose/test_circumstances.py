@@ -129,6 +129,15 @@ def test_a_changed_algorithm_is_named_with_what_it_cost(tmp_path: Path) -> None:
     assert [one.rule for one in found[0].consequences] == ["transfer_change"]
 
 
+def test_sizes_that_look_alike_keep_their_own_choices(tmp_path: Path) -> None:
+    """16 MiB and 32 KiB more: both are 16.0MiB in words, and NCCL takes another protocol for each."""
+    sizes = (16 << 20) + (32 << 10), (16 << 20) + (64 << 10)
+    log = _log(choices=tuple(Choice("AllReduce", size, "RING", protocol, 24, 30)
+                             for size, protocol in zip(sizes, ("LL128", "SIMPLE"), strict=True)))
+    assert log.decisions == {f"AllReduce {sizes[0]}B": "RING LL128, 24 channels",
+                             f"AllReduce {sizes[1]}B": "RING SIMPLE, 24 channels"}
+
+
 def test_the_same_choice_is_no_change_and_one_that_costs_nothing_is_a_note(tmp_path: Path) -> None:
     run = read_traces([_curve({16 << 20: 200}).write(tmp_path / "a.sqlite")])
     same = Circumstances(run, nccl=_chose("RING"))
