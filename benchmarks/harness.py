@@ -28,7 +28,7 @@ from .communicator import failed_ranks, join, leave, place_from, set_variables
 from .flight import stand_by
 from .operation import Check, Operation, RankContext
 from .outbox import Outbox
-from .tracing import Annotations, annotations_for, open_capture
+from .tracing import Annotations, annotations_for, open_capture, require_tracer
 
 ValueT = TypeVar("ValueT")
 
@@ -88,6 +88,7 @@ def _read(spec_path: str) -> LaunchSpec:
 
 def _arrive(spec: LaunchSpec) -> _Rank:
     place = place_from(os.environ)
+    require_tracer(spec.tracer)
     set_variables(spec, place, os.environ)
     outbox = Outbox(Path(spec.results_dir), place.rank)
     outbox.progress("", "init", False)

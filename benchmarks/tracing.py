@@ -46,10 +46,15 @@ class Annotations:
         return ranged
 
 
-def annotations_for(tracer: str) -> Annotations:
-    """How the tracer sees names. NVTX stays on without a tracer: it costs nothing until one is wrapped around."""
+def require_tracer(tracer: str) -> None:
+    """UsageError for a tracer that no rank knows; before ranks join, as one that ends first takes the others with it.
+    """
     if tracer not in TRACERS:
         raise UsageError(f"tracer {tracer!r}", where="launch file", accepted=", ".join(TRACERS))
+
+
+def annotations_for(tracer: str) -> Annotations:
+    """How the tracer sees names. NVTX stays on without a tracer: it costs nothing until one is wrapped around."""
     if tracer == "kineto":
         return _record_function()
     import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 pytest_plugins = ["pytester"]
 
@@ -13,3 +14,7 @@ if importlib.util.find_spec("hypothesis") is not None:
     # A shared machine can take a second for what takes a millisecond: time is no property that a test may check.
     settings.register_profile("everywhere", deadline=None, derandomize=bool(os.environ.get("CI")))
     settings.load_profile("everywhere")
+
+# A shell starts what goes to its background with SIGINT ignored, and so would every gate be that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
