@@ -11,7 +11,7 @@ from regress.judge.detectors import Detector, Series
 from regress.judge.scale import STATISTICS, Scale, choose_statistic, comparable, default_effect, scale_of, values_of
 from regress.options import Effect, Form, option
 from regress.record import Finding, Verdict
-from regress.units import Unit, format_change, format_value
+from regress.units import Better, Unit, format_change, format_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ def judge(series: Series, options: ShiftOptions) -> Finding | None:
     decision = decide(now, runs, base, scale, effect, confirmed=series.confirmed)
     if decision is None and len({*now, *before}) == 1:
         return _same(series, statistic, now, before)
+    if decision is None and series.unit is Unit.COUNT and len({*now}) == len({*before}) == 1:
+        return _counted(series, statistic, now, before, effect)
     if decision is None:
         return _unknown(series, statistic, _too_little(len(now), len(base), len(runs), len(before)))
     return _finding(series, statistic, decision, scale, _Context(effect, len(runs), len(base), len(before)))
@@ -78,6 +80,23 @@ def _same(series: Series, statistic: str, now: list[float], before: list[float])
                    statistic=statistic, now=now[0], baseline=before[0], change=0.0, launches=len(now),
                    baseline_runs=len(series.window),
                    reason=f"{statistic} {format_value(now[0], series.unit)} in every launch, now and before")
+
+
+def _counted(series: Series, statistic: str, now: list[float], before: list[float], effect: Effect) -> Finding:
+    """A count that was one number in every launch, and is another in every launch now, has no spread to wait for.
+
+    Like any other suspicion it must show again in a fresh launch.
+    """
+    here, there = now[0], before[0]
+    amount = effect.bound(there)
+    relevant = abs(here - there) > amount
+    worse = (here > there) is (series.better is Better.LOWER)
+    verdict = Verdict.PASS if not relevant else Verdict.REGRESSION if worse else Verdict.IMPROVEMENT
+    return Finding(case=series.case.id, metric=series.metric, unit=series.unit, detector="shift", verdict=verdict,
+                   statistic=statistic, now=here, baseline=there, change=here / there - 1 if there else None,
+                   launches=len(now), baseline_runs=len(series.window), significant=True, relevant=relevant,
+                   reason=f"{format_value(here, series.unit)} in every launch, {format_value(there, series.unit)} in "
+                          f"every one before; a change matters from {format_value(amount, series.unit)}")
 
 
 def _unknown(series: Series, statistic: str, reason: str) -> Finding:
