@@ -188,8 +188,10 @@ class GateWork:
             else:
                 notes.append(HealthNote(Downgrade(level), text))
         if self.gate.gpu_sharing == GpuSharing.TIME_SLICED.value:
-            notes.append(HealthNote(Downgrade.INVALID, "the GPU time-slices between the ranks, so durations are "
-                                    "multiples of a slice; start the CUDA multi-process service or use a GPU a rank"))
+            sliced = ("the GPU time-slices between the ranks, so durations are multiples of a slice; start the CUDA "
+                      "multi-process service or use a GPU a rank")
+            self.warn(sliced)
+            notes.append(HealthNote(Downgrade.INVALID, sliced, timeless=True))
         return notes
 
     def warn(self, text: str) -> None:

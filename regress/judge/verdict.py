@@ -37,10 +37,14 @@ class Downgrade(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class HealthNote:
-    """Evidence that the machine was not fit to be judged: throttled clocks, foreign processes, a degraded link."""
+    """Evidence that the machine was not fit to be judged: throttled clocks, foreign processes, a degraded link.
+
+    timeless: no duration means anything, so that nothing measured in time can pass either. Counts and sizes stand.
+    """
 
     level: Downgrade
     text: str
+    timeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,11 @@ def _standing(policy: Policy) -> SeriesOptions:
 
 
 def _health(finding: Finding, health: Sequence[HealthNote]) -> Finding:
+    timeless = [note.text for note in health if note.timeless]
+    timed = finding.unit not in (Unit.COUNT, Unit.BYTES)
+    if timeless and timed and finding.verdict in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
+        return replace(finding, verdict=Verdict.INCONCLUSIVE, relevant=False, needed_launches=None,
+                       reason=f"not judged: {'; '.join(timeless)}")
     if finding.verdict is not Verdict.REGRESSION or not health:
         return finding
     invalid = any(note.level is Downgrade.INVALID for note in health)

@@ -181,6 +181,24 @@ def test_a_sick_machine_takes_the_blame(level: Downgrade, verdict: Verdict, stat
                  health=[HealthNote(level, "hot")]).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize("speed", [0.5, 1.0, 1.5])
+def test_where_no_duration_means_anything_none_passes(speed: float) -> None:
+    """Ranks that take turns on one GPU: a turn lasts as long as it did before, whatever the code does."""
+    measured = launches([v * speed for v in QUIET]) + launches([v * speed for v in QUIET], session=1)
+    sliced = HealthNote(Downgrade.INVALID, "the GPU time-slices", timeless=True)
+    found = judge(measured, window(), policies(), health=[sliced])
+    assert found.verdict in (Verdict.INCONCLUSIVE, Verdict.INVALID)
+    assert "the GPU time-slices" in found.findings[0].reason
+    assert found.suspects == (), "more launches would not tell more"
+
+
+def test_where_no_duration_means_anything_counts_still_do() -> None:
+    sliced = HealthNote(Downgrade.INVALID, "the GPU time-slices", timeless=True)
+    runs = tuple(run([], i, made=launches([5.0] * 3, unit=Unit.COUNT)) for i in range(3))
+    before = Baseline(runs, runs)
+    assert judge(launches([5.0] * 3, unit=Unit.COUNT), before, policies(), health=[sliced]).verdict is Verdict.PASS
+
+
 def test_severity_warn_and_inform_do_not_fail_the_build() -> None:
     slow = [v * 1.5 for v in QUIET]
     measured = launches(slow) + launches([*slow, *slow[:2]], session=1)

@@ -106,6 +106,10 @@ def test_a_time_sliced_gpu_holds_no_regression_against_the_code(
     run = run_of(opened())
     assert run.environment.must_match["gpu_sharing"] == "time-sliced"
     assert Verdict.REGRESSION not in run.verdicts.values()
+    again = run_of(opened())
+    judged = {finding.verdict for finding in again.findings if finding.detector == "shift"}
+    assert judged == {Verdict.INCONCLUSIVE}, "a turn lasts as long as it did, and that is no pass"
+    assert any("time-slices between the ranks" in warning for warning in again.warnings)
 
 
 def test_a_gpu_that_falls_off_the_bus_is_no_regression_and_costs_no_measurement(
