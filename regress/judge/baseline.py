@@ -9,7 +9,7 @@ Nothing moves a baseline but time and an acceptance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -29,7 +29,7 @@ class Baseline:
     window holds at most. recent: the newest earlier runs in this environment, of any branch and verdict, oldest first.
     notes: what a reader must know about the choice, one sentence each. differs: where no environment matches, the
     facts in which the closest one differs, as (fact, there, here). chosen: somebody named these runs, so that every
-    case in them counts, whatever became of it.
+    case in them counts, whatever became of it. reruns: all runs of a commit count, and not one of them.
     """
 
     runs: tuple[Run, ...] = ()
@@ -38,10 +38,11 @@ class Baseline:
     notes: tuple[str, ...] = ()
     differs: tuple[tuple[str, Scalar, Scalar], ...] = ()
     chosen: bool = False
+    reruns: bool = False
 
     def window(self, case_id: str, metric: str) -> tuple[RunValues, ...]:
         """The case's runs since its last acceptance that measured the metric and did not regress in this case."""
-        return tuple(self._comparable(case_id, metric))[-self.limit:]
+        return self._comparable(case_id, metric)[-self.limit:]
 
     def anchor(self, case_id: str, metric: str) -> RunValues | None:
         """The last accepted run of this case, or the first run where none was ever accepted.
@@ -50,7 +51,7 @@ class Baseline:
         moves one. A case that was added later has as its first run the oldest that the history still hands out
         (`History.candidates`): accept a run to hold it for good.
         """
-        return next(self._comparable(case_id, metric), None)
+        return next(iter(self._comparable(case_id, metric)), None)
 
     def measured(self, run: Run, case_id: str, metric: str) -> tuple[float, ...]:
         """The metric's own value in each launch of a run, whatever its verdict."""
@@ -84,13 +85,24 @@ class Baseline:
             count += 1
         return count
 
-    def _comparable(self, case_id: str, metric: str) -> Iterator[RunValues]:
-        """The metric in each run since the case's last acceptance that has it and is sound, oldest first."""
+    def _comparable(self, case_id: str, metric: str) -> tuple[RunValues, ...]:
+        """The metric in the runs since the case's last acceptance that have it and are sound, oldest first.
+
+        Of each commit the latest such run (one accepted for this case before any other): a commit's other cases may
+        have been measured in other runs. Runs without a commit and of trees with uncommitted changes all stay: no two
+        are known to be of the same code.
+        """
+        found: dict[str, tuple[bool, RunValues]] = {}
         for run in self.runs[self._restart(case_id):]:
-            if self.chosen or _sound(run, case_id):
-                values = _values(run, case_id, metric)
-                if values.launches:
-                    yield values
+            values = _values(run, case_id, metric)
+            if not values.launches or not (self.chosen or _sound(run, case_id)):
+                continue
+            alone = self.reruns or run.commit.sha is None or run.commit.dirty
+            key, accepted = run.run_id if alone else run.commit.sha or "", _accepts(run, case_id)
+            if accepted or not found.get(key, (False, values))[0]:
+                found.pop(key, None)
+                found[key] = accepted, values
+        return tuple(values for _, values in found.values())
 
     def _restart(self, case_id: str) -> int:
         accepted = [i for i, run in enumerate(self.runs) if _accepts(run, case_id)]
@@ -115,8 +127,9 @@ def select(commit: Commit, environment: Environment, started_at: str, earlier: S
     if uncommitted:
         notes.append("no run of a tree without uncommitted changes is fit to be compared with: compared with "
                      f"{_counted(fit)} of trees with such changes")
-    if all(_same_code(run.commit, commit) for run in fit):
-        runs = fit
+    reruns = all(_same_code(run.commit, commit) for run in fit)
+    runs = fit
+    if reruns:
         if fit:
             notes.append(f"no other commit has been measured here: compared with {_counted(fit)} of this same commit")
     else:
@@ -124,12 +137,12 @@ def select(commit: Commit, environment: Environment, started_at: str, earlier: S
         others = [run for run in fit if run.accepted is not None or not _same_code(run.commit, commit)]
         if len(fit) > len(others):
             left_out["of this same commit"] = len(fit) - len(others)
-        runs = _once_per_commit(others)
+        runs = others
     if left_out:
         listed = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
         notes.append(f"earlier runs left out of the baseline: {listed}")
     notes += _age_notes(runs, started_at, stale_days)
-    return Baseline(tuple(runs), tuple(here), limit, tuple(notes))
+    return Baseline(tuple(runs), tuple(here), limit, tuple(notes), reruns=reruns)
 
 
 def environment_changes(now: Environment, before: Environment) -> tuple[str, ...]:
@@ -220,21 +233,6 @@ def _same_code(one: Commit, other: Commit) -> bool:
 
 def _counted(runs: Sequence[Run]) -> str:
     return f"{len(runs)} earlier run{'s' if len(runs) != 1 else ''}"
-
-
-def _once_per_commit(runs: Sequence[Run]) -> list[Run]:
-    """The latest run of each commit (an accepted one before any other), in order.
-
-    Runs without a commit and of trees with uncommitted changes all stay: no two are known to be of the same code.
-    """
-    chosen: dict[str, Run] = {}
-    for run in runs:
-        key = run.run_id if run.commit.sha is None or run.commit.dirty else run.commit.sha
-        if key in chosen and chosen[key].accepted is not None and run.accepted is None:
-            continue
-        chosen.pop(key, None)
-        chosen[key] = run
-    return list(chosen.values())
 
 
 def _nothing_matches(environment: Environment, earlier: Sequence[Run]) -> Baseline:

@@ -54,6 +54,17 @@ def test_reruns_of_one_commit_count_once_the_latest_of_them() -> None:
     assert ids(run([1.0], 0, sha="a"), run([1.0], 1, sha="b"), run([1.0], 2, sha="a")) == ["run1", "run2"]
 
 
+def test_a_case_measured_again_alone_leaves_the_commits_other_cases_in_the_baseline() -> None:
+    """`regress run --case` on a commit whose whole run is stored: the 1 MiB case keeps its run."""
+    other = case(size=2**20)
+    whole = run([1.0], 0, sha="a", made=launches([1.0]) + launches([2.0], of=other))
+    again = run([3.0], 1, sha="a")
+    found = select(MINE, HERE, NOW, [whole, again])
+    assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run1"]
+    assert [v.run_id for v in found.window(other.id, METRIC)] == ["run0"]
+    assert found.renamed([CASE, other]) == ()
+
+
 def test_reruns_of_this_very_commit_serve_where_there_is_nothing_else() -> None:
     found = select(MINE, HERE, NOW, [run([1.0], 0, sha="mine"), run([1.0], 1, sha="mine")])
     assert [v.run_id for v in found.window(CASE.id, METRIC)] == ["run0", "run1"]
