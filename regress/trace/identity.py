@@ -10,6 +10,7 @@ import numpy as np
 from regress.errors import TraceInputError
 from regress.trace.lane import Lane
 from regress.trace.timeline import IdentitySource
+from regress.units import counted
 
 _ONE_RUN_NS = 60_000_000_000
 """Ranks of one run are captured together; clocks of two machines may differ, but not by a minute."""
@@ -21,13 +22,13 @@ def assign_ranks(lanes: Sequence[Lane]) -> tuple[tuple[Lane, ...], tuple[str, ..
     Raises TraceInputError for files that cannot be of one run: a rank twice, two world sizes, more ranks than the
     world has, captures at different times.
     """
+    lanes, warnings = _without_strays(lanes)
     lanes = _without_groups(lanes)
     _refuse_mixed(lanes)
     worlds = sorted({lane.world_size for lane in lanes if lane.world_size is not None})
     world = worlds[0] if worlds else None
     named = [lane for lane in lanes if lane.rank is not None]
     other = [lane for lane in lanes if lane.rank is None]
-    warnings: list[str] = []
     if _several_devices(named):
         warnings.append("a process drives several GPUs: each counts as a rank, in order of devices and processes")
         named, other = [], list(lanes)
@@ -42,6 +43,26 @@ def assign_ranks(lanes: Sequence[Lane]) -> tuple[tuple[Lane, ...], tuple[str, ..
         warnings.append("the trace does not say which rank a process is: ranks are by order of files, devices and "
                         "processes")
     return tuple(sorted(ordered, key=lambda lane: lane.rank or 0)), tuple(warnings)
+
+
+def _without_strays(lanes: Sequence[Lane]) -> tuple[Sequence[Lane], list[str]]:
+    """The lanes without those of a process that communicates on another GPU only, and a warning for each left out.
+
+    Mostly a few kernels on GPU 0 from before the process chose its own (`.cuda()` before `set_device`). A process that
+    communicates nowhere keeps its lanes: it may be a rank that was not captured.
+    """
+    communicating = {(lane.file, lane.key): lane for lane in lanes if len(lane.collectives)}
+    kept: list[Lane] = []
+    warnings: list[str] = []
+    for lane in lanes:
+        real = communicating.get((lane.file, lane.key))
+        if real is None or len(lane.collectives):
+            kept.append(lane)
+            continue
+        who = f"pid {lane.pid}" if lane.rank is None else f"rank {lane.rank}"
+        warnings.append(f"{who} communicates on GPU {real.device} and ran {counted(lane.kernels, 'kernel')} on GPU "
+                        f"{lane.device} too (before set_device?): what runs there is left out")
+    return kept, warnings
 
 
 def _without_groups(lanes: Sequence[Lane]) -> Sequence[Lane]:

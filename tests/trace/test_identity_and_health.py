@@ -57,6 +57,28 @@ def test_one_process_with_two_gpus_is_two_ranks(tmp_path: Path) -> None:
     assert (len(analysis.lanes), analysis.devices, analysis.matching.count) == (2, 2, 1)
 
 
+def test_a_stray_kernel_on_another_gpu_makes_no_rank(tmp_path: Path) -> None:
+    """`.cuda()` before `set_device`: rank 1 fills a tensor on GPU 0 once, beside rank 0."""
+    made = two_ranks()
+    made.kernel(11, 900_000, 902_000, "FillFunctor", device=0)
+    for pid, rank in ((10, 0), (11, 1)):
+        made.nvtx(pid, 10, 20, f"comm_regress.rank={rank}/2", kind=59)
+    analysis = read_traces([made.write(tmp_path / "t.sqlite")])
+    found = [(lane.rank, lane.pid, lane.device, lane.kernels) for lane in analysis.lanes]
+    assert found == [(0, 10, 0, 8), (1, 11, 1, 8)]
+    assert (analysis.identity, analysis.matching.count) == (IdentitySource.MARK, 4)
+    assert analysis.warnings == ("rank 1 communicates on GPU 1 and ran 1 kernel on GPU 0 too (before set_device?): "
+                                 "what runs there is left out",)
+
+
+def test_a_process_that_only_computes_is_still_refused(tmp_path: Path) -> None:
+    made = two_ranks()
+    for device in (2, 3):
+        made.kernel(12, 900_000, 902_000, device=device)
+    with pytest.raises(TraceUnfitError, match="has kernels but no collective, while others have"):
+        read_traces([made.write(tmp_path / "t.sqlite")])
+
+
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
     files = [kineto(tmp_path / f"{r}.json", kineto_rank(r, 4), distributedInfo={"rank": r, "world_size": 4})
              for r in (0, 2)]
