@@ -6,7 +6,7 @@ trace that cannot support a metric raises TraceUnfitError instead of giving zero
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ _SLICED_END_SKEW_NS = 500_000
 _SLICED_SHARE = 0.25
 _END_SKEW_NS = 200_000
 _OVERHEAD_SHARE = 0.01
+_LEFT_OUT_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def check(lanes: Sequence[Lane], matching: Matching) -> Health:
     _refuse_silent_ranks(lanes)
     missing = _missing(lanes)
     sliced = _time_sliced(lanes, matching)
-    warnings = list(_lost_events(lanes))
+    warnings = [*_lost_events(lanes), *_left_out(lanes)]
     if missing:
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         warnings.append(f"{len(missing)} of {lanes[0].world_size} ranks have no trace (rank {shown}): who is waited "
@@ -130,3 +131,11 @@ def _lost_events(lanes: Sequence[Lane]) -> list[str]:
             said.append(f"rank {lane.rank}: the profiler itself held the process for {held:.1f} ms of the window of "
                         f"{span / 1e6:.1f} ms; taken out of the launch gaps")
     return said
+
+
+def _left_out(lanes: Sequence[Lane]) -> Iterator[str]:
+    """The lane with the most time between blocks of its steps, where that is worth a word."""
+    worst = max(lanes, key=lambda lane: lane.window.left_out_ns)
+    if worst.window.left_out_ns > _LEFT_OUT_SHARE * worst.window.spans.total:
+        yield (f"rank {worst.rank}: steps come in {len(worst.window.spans)} blocks, far apart: the "
+               f"{worst.window.left_out_ns / 1e6:.1f} ms between them are no part of a step and were left out")

@@ -100,3 +100,8 @@ def covers(a: Intervals, times: Int64) -> NDArray[np.bool_]:
     index = np.searchsorted(a.start, times, side="right") - 1
     inside: NDArray[np.bool_] = (index >= 0) & (times <= a.end[np.maximum(index, 0)])
     return inside
+
+
+def holds(a: Intervals, times: Int64) -> NDArray[np.bool_]:
+    """For each time whether it lies inside `a`, an interval's end not counted."""
+    return covers(Intervals(a.start, a.end - 1), times)

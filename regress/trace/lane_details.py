@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.trace.intervals import Intervals, covers, intersection, union
+from regress.trace.intervals import Intervals, covers, holds, intersection, union
 from regress.trace.lane import HostCollectives, KernelTotal
 from regress.trace.timeline import Timeline
 
@@ -17,11 +17,10 @@ def serial_count(stream: NDArray[np.int32], is_comm: NDArray[np.bool_]) -> int:
     return int(np.count_nonzero(np.isin(stream[is_comm], np.unique(stream[~is_comm]))))
 
 
-def computed_totals(timeline: Timeline, rows: Int64, window: tuple[int, int]) -> tuple[KernelTotal, ...]:
-    """Kernels (rows without communication) that began inside the window, by name, dearest first."""
+def computed_totals(timeline: Timeline, rows: Int64, spans: Intervals) -> tuple[KernelTotal, ...]:
+    """Kernels (rows without communication) that began inside the window's spans, by name, dearest first."""
     kernels = timeline.kernels
-    begun = kernels.start[rows]
-    rows = rows[(begun >= window[0]) & (begun < window[1])]
+    rows = rows[holds(spans, kernels.start[rows])]
     if not len(rows):
         return ()
     names = kernels.name[rows]

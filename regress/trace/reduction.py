@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.trace.intervals import Intervals, clip, covers, difference, intersection, union
+from regress.trace.intervals import Intervals, clip, covers, difference, holds, intersection, union
 from regress.trace.lane import CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
 from regress.trace.lane_details import computed_totals, host_collectives, serial_count
 from regress.trace.names import BLOCKING, CallKind, call_kind
@@ -15,26 +15,26 @@ from regress.trace.window import Window, WindowSource, lane_window, lanes_of, na
 Int64 = NDArray[np.int64]
 
 
-def occupancy(start: Int64, end: Int64, is_comm: NDArray[np.bool_], window: tuple[int, int]) -> Occupancy:
-    """Busy, communication and compute time inside the window."""
-    low, high = window
-    busy, comm, compute = (clip(union(start[mask], end[mask]), low, high).total
+def occupancy(start: Int64, end: Int64, is_comm: NDArray[np.bool_], spans: Intervals) -> Occupancy:
+    """Busy, communication and compute time inside the window's spans."""
+    busy, comm, compute = (intersection(union(start[mask], end[mask]), spans).total
                            for mask in (slice(None), is_comm, ~is_comm))
-    return Occupancy(high - low, busy, comm, compute)
+    return Occupancy(spans.total, busy, comm, compute)
 
 
-def split_gaps(start: Int64, end: Int64, launch: Int64, window: tuple[int, int], overhead: Intervals) -> Gaps:
-    """The gaps between a lane's kernels (ordered by start) inside the window; none is before the first kernel."""
-    reach = np.maximum.accumulate(end)
-    before, after = reach[:-1], start[1:]
-    at = np.flatnonzero((after > before) & (before >= window[0]) & (after <= window[1]))
-    holes = Intervals(before[at], after[at])
+def split_gaps(start: Int64, end: Int64, launch: Int64, spans: Intervals, overhead: Intervals) -> Gaps:
+    """The gaps before a lane's kernels (ordered by start) inside the window's spans."""
+    before = np.maximum.accumulate(np.concatenate((np.minimum(start[:1], spans.start[0]), end[:-1])))
+    span = np.searchsorted(spans.start, start, side="left") - 1
+    before = np.maximum(before, spans.start[span])
+    at = np.flatnonzero((span >= 0) & (start > before) & (start <= spans.end[span]))
+    holes = Intervals(before[at], start[at])
     length = holes.end - holes.start
     covered = np.zeros(len(at), np.int64)
     held = intersection(holes, overhead)
     np.add.at(covered, np.searchsorted(holes.start, held.start, side="right") - 1, held.end - held.start)
     length = length - covered
-    launched = launch[1:][at]
+    launched = launch[at]
     unknown = launched == NO_TIME
     late = ~unknown & (launched > holes.start)
     queued = ~unknown & ~late
@@ -75,26 +75,27 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
     overhead = union(timeline.overhead.start[mine], timeline.overhead.end[mine])
     host = window.host if window.source is WindowSource.STEPS else Intervals(
         np.array([window.start], np.int64), np.array([window.end], np.int64))
+    whole = Intervals(start[:1], np.array([end.max()]))
     names, counts = np.unique(kernels.name[rows[is_comm]], return_counts=True)
     gpu = timeline.gpus.get((process, device), device)
     machine = timeline.host or ("" if timeline.began_ns is None else timeline.file)
     return Lane(
         file=timeline.file, key=owner.key, pid=owner.pid, device=device, gpu=(machine, gpu), rank=owner.rank,
         world_size=owner.world_size, source=owner.source, window=window,
-        in_window=occupancy(start, end, is_comm, (window.start, window.end)),
-        in_trace=occupancy(start, end, is_comm, (int(start[0]), int(end.max()))),
+        in_window=occupancy(start, end, is_comm, window.spans),
+        in_trace=occupancy(start, end, is_comm, whole),
         kernels=len(rows), comm_kernels=int(np.count_nonzero(is_comm)),
-        gaps=split_gaps(start, end, kernels.launch[rows], (window.start, window.end), overhead),
+        gaps=split_gaps(start, end, kernels.launch[rows], window.spans, overhead),
         host_ns=host.total, host_sync_ns=_host_sync_ns(timeline, process, host),
         calls=_calls(timeline, process, window.host, limits), copies=_copies(timeline, process, device, window, limits),
         collectives=_collectives(timeline, rows[is_comm], window.host),
         kernel_names={timeline.names[n]: int(c) for n, c in zip(names.tolist(), counts, strict=True)},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0,
         counters=_counters(timeline, gpu, limits), lost=timeline.lost,
-        exposed=clip(difference(union(start[is_comm], end[is_comm]), union(start[~is_comm], end[~is_comm])),
-                     window.start, window.end),
+        exposed=intersection(difference(union(start[is_comm], end[is_comm]), union(start[~is_comm], end[~is_comm])),
+                             window.spans),
         serial_comm=serial_count(kernels.stream[rows], is_comm),
-        kernel_totals=computed_totals(timeline, rows[~is_comm], (window.start, window.end)),
+        kernel_totals=computed_totals(timeline, rows[~is_comm], window.spans),
         host_collectives=host_collectives(timeline, process, window.host, limits), communicator=owner.communicator)
 
 
@@ -106,13 +107,14 @@ def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Interval
     host, steps = step_ranges(timeline, process, limits)
     source = WindowSource.STEPS if steps else WindowSource.KERNELS
     low, high = (int(host.start[0]), int(host.end[-1])) if steps else (int(start[0]), int(end.max()))
+    span = Intervals(np.array([low], np.int64), np.array([high], np.int64))
     unmeasured = Occupancy(0, 0, 0, 0)
     collectives = LaneCollectives(start, end, comm.operation[rows], np.zeros(len(rows), np.uint64),
                                   comm.size_bytes[rows], np.ones(len(rows), np.int32),
                                   np.zeros(len(rows), np.int32), covers(host, start))
     return Lane(
         file=timeline.file, key=owner.key, pid=owner.pid, device=-1, gpu=(timeline.host, -1), rank=owner.rank,
-        world_size=owner.world_size, source=owner.source, window=Window(low, high, source, host, steps),
+        world_size=owner.world_size, source=owner.source, window=Window(span, span, source, host, steps),
         in_window=unmeasured, in_trace=unmeasured, kernels=0, comm_kernels=0, gaps=Gaps(0, 0, 0, 0, 0, 0, 0, 0),
         host_ns=0, host_sync_ns=0, calls=(), copies=(), collectives=collectives, kernel_names={},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0, lost=timeline.lost,
@@ -158,9 +160,7 @@ def _copies(timeline: Timeline, process: int, device: int, window: Window,
     if limits is not None and len(limits):
         # A copy's launch is not kept: it lies between the ranges' begin and the end of what they launched.
         mine = mine[(copies.start[mine] >= limits.start[0]) & (copies.start[mine] <= max(limits.end[-1], window.end))]
-    # A step's first copy may run before its first kernel, but not before the host began the step.
-    low = min(window.start, int(window.host.start[0])) if len(window.host) else window.start
-    inside = (copies.start[mine] >= low) & (copies.start[mine] < window.end)
+    inside = holds(window.since_host, copies.start[mine])
     length, size = copies.end[mine] - copies.start[mine], copies.bytes[mine]
     found = []
     for kind in np.unique(copies.kind[mine]).tolist():
