@@ -72,10 +72,19 @@ def assemble(lanes: Sequence[Lane], tracers: Mapping[str, tuple[Tracer, str]], *
         each = {tracer.value: file for file, (tracer, _) in tracers.items()}
         raise TraceInputError(f"{', '.join(f'{file} ({name})' for name, file in each.items())}: different tracers",
                               accepted="files of one tracer, as figures of two cannot be put together")
-    ranked, assumed = assign_ranks(lanes)
+    ranked, assumed = assign_ranks(_closed_alike(lanes))
     matching = match(ranked)
     health = check(ranked, matching)
     tracer = next(iter(tracers.values()))[0]
     versions = tuple(sorted({version for _, version in tracers.values()}))
     said = (*warnings, *assumed, *matching.warnings, *health.warnings)
     return Analysis(tracer, versions, ranked, matching, health, tuple(dict.fromkeys(said)), within)
+
+
+def _closed_alike(lanes: Sequence[Lane]) -> Sequence[Lane]:
+    """The lanes, with their closing collectives where every rank went on to these at once.
+
+    Where one did something else first (wrote a checkpoint), the others' wait for it is no part of their steps.
+    """
+    closings = {lane.window.closings for lane in lanes if lane.window.steps and len(lane.collectives)}
+    return lanes if len(closings) < 2 else [lane.unclosed or lane for lane in lanes]

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from regress.trace.export_db import ExportDb
+from regress.trace.intervals import EMPTY, Intervals, union
 from regress.trace.timeline import GpuMetric, Timeline
 
 Lane = tuple[int, int]
+
+_MOST_SPANS = 100
+"""An expression may be 1000 deep (SQLite's SQLITE_MAX_EXPR_DEPTH), and an OR is one deeper for each span."""
 
 
 def read_gpus(db: ExportDb, timeline: Timeline) -> dict[Lane, int]:
@@ -26,28 +32,38 @@ def read_gpus(db: ExportDb, timeline: Timeline) -> dict[Lane, int]:
 
 
 def read_gpu_metrics(db: ExportDb, gpus: Mapping[Lane, int],
-                     windows: Mapping[Lane, tuple[int, int]]) -> tuple[GpuMetric, ...]:
-    """Means per GPU and counter: over the windows of the lanes on that GPU (first start to last end), and over all."""
+                     windows: Mapping[Lane, Intervals]) -> tuple[GpuMetric, ...]:
+    """Means per GPU and counter: over the windows of the lanes on that GPU, and over all."""
     if not db.tables("TARGET_INFO_GPU_METRICS"):
         return ()
-    spans: dict[int, tuple[int, int]] = {}
-    for lane, (start, end) in windows.items():
+    spans: dict[int, Intervals] = {}
+    for lane, mine in windows.items():
         # Without the device table the ordinal is the best guess: it is the number unless devices are hidden.
         gpu = gpus.get(lane, lane[1])
-        low, high = spans.get(gpu, (start, end))
-        spans[gpu] = min(low, start), max(high, end)
+        known = spans.get(gpu, EMPTY)
+        spans[gpu] = union(np.concatenate((known.start, mine.start)), np.concatenate((known.end, mine.end)))
     names = {(t, m): str(n) for t, m, n in db.rows("SELECT typeId, metricId, metricName FROM TARGET_INFO_GPU_METRICS")}
     types = sorted({t for t, _ in names if isinstance(t, int)})
     found: list[GpuMetric] = []
     for type_id in types:
         gpu = type_id & 0xFF
-        low, high = spans.get(gpu, (0, -1))
+        bounds = _bounds(spans.get(gpu, EMPTY))
+        inside_window = " OR ".join(["timestamp BETWEEN ? AND ?"] * (len(bounds) // 2))
         for metric, count, mean, inside, inner in db.rows(
-                "SELECT metricId, COUNT(*), AVG(value), SUM(timestamp BETWEEN ? AND ?), "
-                "AVG(CASE WHEN timestamp BETWEEN ? AND ? THEN value END) FROM GPU_METRICS WHERE typeId = ? "
-                "GROUP BY metricId", (low, high, low, high, type_id)):
+                f"SELECT metricId, COUNT(*), AVG(value), SUM({inside_window}), "
+                f"AVG(CASE WHEN {inside_window} THEN value END) FROM GPU_METRICS WHERE typeId = ? "
+                "GROUP BY metricId", (*bounds, *bounds, type_id)):
             name = names.get((type_id, metric))
             if name is not None and isinstance(count, int) and isinstance(mean, float):
                 found.append(GpuMetric(gpu, name, inner if isinstance(inner, float) else None,
                                        inside if isinstance(inside, int) else 0, mean, count))
     return tuple(found)
+
+
+def _bounds(spans: Intervals) -> tuple[int, ...]:
+    """Start and end of each span; of the first and the last where SQLite could not take so long a condition."""
+    if not len(spans):
+        return 0, -1
+    if len(spans) > _MOST_SPANS:
+        return int(spans.start[0]), int(spans.end[-1])
+    return tuple(np.stack((spans.start, spans.end), axis=1).ravel().tolist())

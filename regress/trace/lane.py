@@ -140,6 +140,7 @@ class Lane:
     are comparable without correction. exposed: when, in the window, communication ran alone (for a CPU backend: when a
     collective ran inside a step, as what runs beside it is not seen). serial_comm: communication kernels on a stream
     that computes too. host_collectives: those of a CPU backend beside this lane's own, None where there are none.
+    unclosed: the lane over its window without closing collectives, None where there are none.
     """
 
     file: str
@@ -171,6 +172,7 @@ class Lane:
     kernel_totals: tuple[KernelTotal, ...] = ()
     host_collectives: HostCollectives | None = None
     communicator: int = 0
+    unclosed: Lane | None = None
 
     @property
     def on_host(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,7 +81,7 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
     names, counts = np.unique(kernels.name[rows[is_comm]], return_counts=True)
     gpu = timeline.gpus.get((process, device), device)
     machine = timeline.host or ("" if timeline.began_ns is None else timeline.file)
-    return Lane(
+    lane = Lane(
         file=timeline.file, key=owner.key, pid=owner.pid, device=device, gpu=(machine, gpu), rank=owner.rank,
         world_size=owner.world_size, source=owner.source, window=window,
         in_window=occupancy(start, end, is_comm, window.spans),
@@ -97,6 +99,14 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
         serial_comm=serial_count(kernels.stream[rows], is_comm),
         kernel_totals=computed_totals(timeline, rows[~is_comm], window.spans),
         host_collectives=host_collectives(timeline, process, window.host, limits), communicator=owner.communicator)
+    bare = window.unclosed
+    if bare is None:
+        return lane
+    return replace(lane, unclosed=replace(
+        lane, window=bare, in_window=occupancy(start, end, is_comm, bare.spans),
+        gaps=split_gaps(start, end, kernels.launch[rows], bare.spans, overhead),
+        copies=_copies(timeline, process, device, bare, limits), exposed=intersection(lane.exposed, bare.spans),
+        kernel_totals=computed_totals(timeline, rows[~is_comm], bare.spans)))
 
 
 def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Intervals | None) -> Lane:

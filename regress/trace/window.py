@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class Window:
 
     since_host: the spans, each from where the host began its first step: that step's first copy may run before its
     first kernel. steps: how many there were. Where the steps are one block, as they mostly are, there is one span.
+    closings: how many of the spans a closing collective ends; unclosed: the window without these, None if it has none.
     """
 
     spans: Intervals
@@ -45,6 +46,8 @@ class Window:
     source: WindowSource
     host: Intervals
     steps: int
+    closings: int = 0
+    unclosed: Window | None = None
 
     @property
     def start(self) -> int:
@@ -126,15 +129,18 @@ def lane_window(timeline: Timeline, process: int, rows: Int64, limits: Intervals
     low, high = start[opening], np.maximum.reduceat(end[places], at)
     at_once = np.maximum(_AT_ONCE_NS, _AT_ONCE_OF_STEP * (high - low) / (last - first + 1)[found]).astype(np.int64)
     latest = np.maximum(high, until[found]) + at_once
-    for i in range(len(found)):
-        closing = _closing(timeline, rows, inside, int(final[i]), int(latest[i]))
-        if closing is not None:
-            high[i] = max(high[i], end[closing])
+    closing = {i: place for i in range(len(found))
+               if (place := _closing(timeline, rows, inside, int(final[i]), int(latest[i]))) is not None}
     lead = _lead(start, end, np.where(inside, np.searchsorted(begun, launch, side="right") - 1, -1), begun, opening)
     if lead.sum() >= _LEAD_OF_WINDOW * (high - low).sum():
         low -= lead
-    return Window(_spans(low, high), _spans(np.minimum(low, begun[first[found]]), high), WindowSource.STEPS, host,
-                  len(begun))
+    begin = np.minimum(low, begun[first[found]])
+    window = Window(_spans(low, high), _spans(begin, high), WindowSource.STEPS, host, len(begun))
+    if not closing:
+        return window
+    at = np.array(list(closing))
+    high[at] = np.maximum(high[at], end[list(closing.values())])
+    return replace(window, spans=_spans(low, high), since_host=_spans(begin, high), closings=len(at), unclosed=window)
 
 
 def _lead(start: Int64, end: Int64, step: Int64, begun: Int64, opening: Int64) -> Int64:
@@ -206,13 +212,12 @@ def named_ranges(timeline: Timeline, text: str, process: int) -> Intervals:
     return union(ranges.start[mine], ranges.end[mine])
 
 
-def timeline_windows(timeline: Timeline, within: str | None = None) -> dict[tuple[int, int], tuple[int, int]]:
-    """The window of every lane (of what was launched inside the named ranges), as start and end in ns."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+def timeline_windows(timeline: Timeline, within: str | None = None) -> dict[tuple[int, int], Intervals]:
+    """The spans of every lane's window (of what was launched inside the named ranges)."""
+    found: dict[tuple[int, int], Intervals] = {}
     for lane, every in lanes_of(timeline):
         limits = None if within is None else named_ranges(timeline, within, lane[0])
         rows = every if limits is None else every[covers(limits, timeline.kernels.launch[every])]
         if len(rows):
-            window = lane_window(timeline, lane[0], rows, limits)
-            found[lane] = window.start, window.end
+            found[lane] = lane_window(timeline, lane[0], rows, limits).spans
     return found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regress.trace.budget import step_budgets
-from regress.trace.read import read_traces
+from regress.trace.read import read_timeline, read_traces
 from regress.trace.timeline import CopyKind
 from regress.trace.window import blocks
 from tests.trace.made import Export
@@ -60,6 +60,15 @@ def test_a_rank_waits_in_the_barrier_that_closes_its_steps(tmp_path: Path) -> No
     assert alone == [11 * MS, 10 * MS + 30_700 * US]
 
 
+def test_waiting_for_one_ranks_checkpoint_is_no_part_of_a_step(tmp_path: Path) -> None:
+    """Rank 0 writes for 500 ms before the barrier that rank 1 entered at once."""
+    made = Export()
+    end = _steps(made, MS)
+    for rank, pid in enumerate((10, 11)):
+        made.all_reduce(pid, end + (100 * US if rank else 500 * MS), end + 501 * MS, device=rank, size=4)
+    assert _read(made, tmp_path) == ([50 * MS - 10 * US] * 2, [10 * MS] * 2, ())
+
+
 def test_a_host_that_ends_its_step_late_still_closes_it(tmp_path: Path) -> None:
     """The device ran dry 20 ms before the step range ended; the barrier follows the range at once."""
     made = Export()
@@ -89,6 +98,16 @@ def test_what_lies_between_blocks_of_steps_is_no_step(tmp_path: Path) -> None:
     assert lane.gaps.late_ns == 8 * 10 * US
     copied, = lane.copies
     assert (copied.kind, copied.count, copied.in_window) == (CopyKind.HOST_TO_DEVICE, 50, 0)
+
+
+def test_gpu_counters_are_averaged_over_the_blocks(tmp_path: Path) -> None:
+    made = Export()
+    _steps(made, _steps(made, MS) + 500 * MS)
+    made.row("TARGET_INFO_GPU_METRICS", "typeId,metricId,metricName", 0, 1, "SMs Active")
+    for time, value in ((20 * MS, 80), (300 * MS, 5), (400 * MS, 5), (580 * MS, 60)):
+        made.row("GPU_METRICS", "timestamp,typeId,metricId,value", time, 0, 1, value)
+    metric, = read_timeline(made.write(tmp_path / "t.sqlite")).gpu_metrics
+    assert (metric.window_samples, metric.window_mean, metric.samples, metric.mean) == (2, 70, 4, 37.5)
 
 
 @pytest.mark.parametrize(("gaps", "first"), [
