@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
-from regress.trace.budget import exposed_shares
+from regress.trace.budget import step_budgets
 from regress.trace.names import OPERATIONS
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def _repeated(table: Matched | LaneCollectives, steps: int) -> int:
 
 
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
-    steps, exposed = analysis.steps, exposed_shares(analysis)
-    if steps is None or not exposed:
+    steps = analysis.steps
+    if steps is None:
         return []
     # A rank's own sequence too: what could not be matched across ranks is missing from the groups.
     tables: list[Matched | LaneCollectives] = [*analysis.matching.groups]
@@ -55,7 +55,9 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     times = max((_repeated(table, steps) for table in tables), default=1)
     if times < 2:
         return []
-    cost = max(exposed.values()) * (times - 1) / times
+    # Waiting for a late rank would be there with one reduction too.
+    exposed = max((budget.transfer / budget.step for budget in step_budgets(analysis) if budget.step), default=0.0)
+    cost = exposed * (times - 1) / times
     return [Diagnosis(
         "accumulation", CRITICAL if cost >= _COSTLY else WARNING, {"reductions_per_step": times, SHARE: cost},
         f"every step reduces the same gradients {times} times: in each micro-batch, where once at the end would do",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from regress.diagnose import CRITICAL, SHARE, Need, Rule, follows
 from regress.metrics.structure import COLLECTIVES
 from regress.record import Diagnosis
-from regress.trace.budget import exposed_shares
+from regress.trace.budget import exposed_shares, step_budgets
 from regress.trace.messages import message_sizes
 from regress.trace.names import OPERATIONS
 from regress.units import format_seconds, format_size
@@ -41,11 +41,15 @@ _LARGER_UNITS = (
 
 @dataclass(frozen=True, slots=True)
 class _Reductions:
-    """What one rank reduces, in a mean step. size: bytes of the gradients; scattered: how many are reduce-scatters."""
+    """What one rank reduces, in a mean step. size: bytes of the gradients; scattered: how many are reduce-scatters.
+
+    shortest: seconds of the shortest, waiting included: all that is known where ranks were not matched.
+    """
 
     count: float
     size: float
     scattered: float
+    shortest: float
 
     @property
     def needed(self) -> int:
@@ -64,7 +68,8 @@ def _reductions(analysis: Analysis, lane: Lane) -> _Reductions | None:
     scatters = table.operation[chosen] == _SCATTERS
     # NCCL counts the part that a reduce-scatter leaves on one rank; what is reduced is that of all ranks.
     size = table.size_bytes[chosen] * np.where(scatters, _members(analysis, lane)[chosen], 1)
-    return _Reductions(len(size) / steps, float(size.sum()) / steps, int(scatters.sum()) / steps)
+    shortest = float((table.end - table.start)[chosen].min()) / 1e9 if len(size) else 0.0
+    return _Reductions(len(size) / steps, float(size.sum()) / steps, int(scatters.sum()) / steps, shortest)
 
 
 def _members(analysis: Analysis, lane: Lane) -> NDArray[np.int64]:
@@ -81,6 +86,15 @@ def _most(analysis: Analysis) -> _Reductions | None:
     return max(found, key=lambda one: one.count, default=None)
 
 
+def _cost(analysis: Analysis, saved: float) -> float:
+    """Part of the step that so many seconds are, of the rank that loses most.
+
+    At most its exposed transfer: what is hidden costs nothing, and waiting for a late rank is no piece's doing.
+    """
+    return max((min(saved, budget.transfer) / budget.step for budget in step_budgets(analysis) if budget.step),
+               default=0.0)
+
+
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     """Many times more reductions a step than pieces of 25 MiB would be, of which some hold up the step."""
     most, exposed = _most(analysis), max(exposed_shares(analysis).values(), default=0.0)
@@ -91,7 +105,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     names = [OPERATIONS[code] for code in _REDUCES]
     rows = [row for row in message_sizes(analysis)
             if row.operation in names and row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
-    fixed = min((row.transfer_seconds for row in rows), default=0.0)
+    fixed = min((row.transfer_seconds for row in rows), default=most.shortest)
     transfer = sum(row.count * row.transfer_seconds for row in rows)
     saved = (most.count - most.needed) * fixed
     evidence: dict[str, float | int | str | bool | None] = {
@@ -100,7 +114,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         "message_bytes_max": max((row.size_bytes or 0 for row in rows), default=None),
         "fixed_seconds_each_at_most": fixed,
         "fixed_share_of_transfer_at_most": fixed * sum(row.count for row in rows) / transfer if transfer else None,
-        "saved_seconds_per_step_at_most": saved, SHARE: exposed,
+        "saved_seconds_per_step_at_most": saved, SHARE: _cost(analysis, saved),
         **(_counts(against, "_before") if against is not None else {})}
     return [Diagnosis(
         "small_collectives", CRITICAL, evidence,
@@ -122,5 +136,6 @@ def _counts(analysis: Analysis, suffix: str) -> dict[str, float]:
 RULE = Rule("small_collectives", "gradients are reduced in many more pieces than their size needs",
             "all-reduces and reduce-scatters of more than one number, a reduce-scatter with the bytes of all ranks. "
             "Each pays a fixed latency (NCCL's latency-bound range ends near 1 MiB); DDP buckets 25 MiB, so eight or "
-            "more pieces that are three times what that needs are not the default's doing",
+            "more pieces that are three times what that needs are not the default's doing. They cost the shortest's "
+            "transfer for each that is too many, at most the transfer that nothing hides",
             _check, needs=(Need.STEPS, Need.SIZES), explains=follows("exposed_comm"))

@@ -19,8 +19,8 @@ READABLE = [name for name in NSYS if name != "public/nsys-ai_h100_2gpu_1s"]
     ("sliced/straggler", "straggler", {"launch_gaps", "host_sync"}),
     ("mps/pageable", "pageable_copies", {"launch_gaps"}),
     ("mps/sync_loop", "host_sync", {"launch_gaps"}), ("mps/accum_sync", "accumulation", {"exposed_comm"}),
-    ("mps/small_buckets", "small_collectives", {"exposed_comm"}), ("nvlink/good", "straggler", {"launch_gaps",
-                                                                                              "exposed_comm"})])
+    # Its healthy twin loses as much to exposed transfer: fewer pieces would win back a third of it at most.
+    ("mps/small_buckets", "small_collectives", set()), ("nvlink/good", "straggler", {"launch_gaps", "exposed_comm"})])
 def test_what_follows_stands_beneath_its_cause(name: str, cause: str, beneath: set[str]) -> None:
     found = next(one for one in diagnose(read_traces([sample(name)])) if one.rule == cause)
     assert {one.rule for one in found.consequences} == beneath

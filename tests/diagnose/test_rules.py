@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import regress.diagnose
-from regress.diagnose import Rule, diagnose
+from regress.diagnose import COST, Rule, diagnose
 from regress.diagnose.accumulation import repeats
 from regress.diagnose.straggler import waiting_for
 from regress.record import Diagnosis
@@ -127,8 +127,8 @@ def test_repeats_counts_whole_periods(sizes: list[int], times: int) -> None:
     assert repeats(sizes) == times
 
 
-def _stepped(sizes: list[int], steps: int = 3) -> Export:
-    """Two ranks whose steps all-reduce these sizes, with nothing beside them."""
+def _stepped(sizes: list[int], steps: int = 3, wait_ns: int = 0) -> Export:
+    """Two ranks whose steps all-reduce these sizes, with nothing beside them; rank 0 waits that long for the first."""
     made = Export()
     for rank, pid in enumerate((10, 11)):
         made.gpu(rank, rank, pid)
@@ -137,8 +137,9 @@ def _stepped(sizes: list[int], steps: int = 3) -> Export:
             made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
             made.kernel(pid, begin, begin + 100_000, device=rank)
             for k, size in enumerate(sizes):
-                start = begin + 200_000 + k * 200_000
-                made.all_reduce(pid, start, start + 150_000, size=size, device=rank)
+                start = begin + 200_000 + k * 200_000 + wait_ns
+                early = wait_ns if rank == k == 0 else 0
+                made.all_reduce(pid, start - early, start + 150_000, size=size, device=rank)
     return made
 
 
@@ -151,6 +152,14 @@ def test_micro_batches_are_counted(tmp_path: Path) -> None:
     found = _of("accumulation", _stepped([8 << 20, 4 << 20] * 3), tmp_path)
     assert found is not None
     assert found.evidence["reductions_per_step"] == 3
+
+
+@pytest.mark.parametrize("wait_ns", [0, 5_000_000])
+def test_what_micro_batches_cost_leaves_waiting_out(wait_ns: int, tmp_path: Path) -> None:
+    """Six all-reduces of 150 µs where two would do."""
+    found = _of("accumulation", _stepped([8 << 20, 4 << 20] * 3, wait_ns=wait_ns), tmp_path)
+    assert found is not None
+    assert found.evidence[COST] == pytest.approx(4 * 150e-6, rel=1e-3)
 
 
 def test_few_small_collectives_are_no_fault(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from regress.diagnose import diagnose
+import pytest
+
+from regress.diagnose import COST, diagnose
 from regress.record import Diagnosis
 from regress.trace.read import read_traces
 from tests.trace.made import Export, payload
@@ -86,3 +88,32 @@ def test_an_unknown_size_of_a_reduction_says_nothing(tmp_path: Path) -> None:
     made.kernel(11, 90_000_000, 90_100_000, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", device=1, stream=17)
     assert not [one for one in diagnose(read_traces([made.write(tmp_path / "t.sqlite")]))
                 if one.rule == "small_collectives"]
+
+
+def test_waiting_for_a_late_rank_is_not_what_pieces_cost(tmp_path: Path) -> None:
+    """Rank 1 computes 80 ms and rank 0 40, with a piece of 0.1 ms after each sixteenth: nine move when rank 0 is done.
+
+    Two pieces would do, and fourteen fewer save 1.4 ms of transfer; but what rank 0 computes beside costs nothing.
+    """
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        each = (2500 + 2500 * rank) * US
+        for step in range(5):
+            begin = MIB + step * 100_000 * US
+            made.nvtx(pid, begin - 10 * US, begin + 99_000 * US, "step")
+            for k in range(16):
+                made.kernel(pid, begin + k * each, begin + (k + 1) * each, device=rank, launch=begin)
+                end = begin + (5000 * (k + 1) + 100) * US
+                made.all_reduce(pid, max(begin + (k + 1) * each, end - 5000 * US), end, size=256 << 10, device=rank)
+    found = diagnose(read_traces([made.write(tmp_path / "t.sqlite")]))
+    assert [one.rule for one in found if one.severity == "critical"] == ["straggler", "small_collectives"]
+    assert found[1].evidence["saved_seconds_per_step_at_most"] == pytest.approx(14 * 100e-6)
+    assert found[1].evidence[COST] == pytest.approx(9 * 100e-6)
+
+
+def test_one_rank_alone_says_what_its_shortest_piece_takes(tmp_path: Path) -> None:
+    """Nothing is matched, so 27 pieces fewer save what 27 calls of 150 µs take."""
+    found = _found([("AllReduce", MIB)] * 30, 1, tmp_path)
+    assert found is not None
+    assert found.evidence[COST] == pytest.approx(27 * 150e-6)
