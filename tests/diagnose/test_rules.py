@@ -318,6 +318,40 @@ def test_allocations_every_step_are_found(tmp_path: Path) -> None:
     assert (found.evidence["rank"], found.evidence["device_allocs_per_step"]) == (1, 1.0)
 
 
+def _emptied_cache(made: Export, free: str, waits: bool) -> None:
+    """Ten steps of 20 ms: 20 frees of 0.5 ms and 20 allocations of 20 µs between two kernels, or beside the first."""
+    for step in range(10):
+        begin = 1_000_000 + step * 20_000_000
+        made.nvtx(10, begin - 10_000, begin + 19_980_000, "step")
+        made.kernel(10, begin, begin + (8_000_000 if waits else 18_990_000), launch=begin - 5_000)
+        for k in range(20):
+            made.call(10, begin + 8_000_000 + k * 500_000, begin + 8_500_000 + k * 500_000, free)
+            made.call(10, begin + 18_000_000 + k * 20_000, begin + 18_020_000 + k * 20_000, "cudaMalloc_v3020")
+        made.kernel(10, begin + 19_000_000, begin + 20_000_000, launch=begin + 18_450_000)
+
+
+@pytest.mark.parametrize(("free", "waits", "seconds"), [
+    ("cudaFree_v3020", True, 20 * 520e-6), ("cuMemRelease", True, 20 * 520e-6), ("cuMemFree_v2", True, 20 * 520e-6),
+    ("cudaFreeAsync_v11020", True, 20 * 20e-6), ("cudaFreeHost_v3020", True, 20 * 20e-6),
+    ("cudaFree_v3020", False, 10e-6)])
+def test_freeing_device_memory_costs_what_the_device_stands_idle_for(free: str, waits: bool, seconds: float,
+                                                                     tmp_path: Path) -> None:
+    made = Export()
+    _emptied_cache(made, free, waits)
+    found = _of("allocations", made, tmp_path)
+    assert found is not None
+    assert found.evidence[COST] == pytest.approx(seconds)
+
+
+def test_gaps_that_freeing_makes_stand_beneath_it(tmp_path: Path) -> None:
+    made = Export()
+    _emptied_cache(made, "cudaFree_v3020", True)
+    first = diagnose(read_traces([made.write(tmp_path / "t.sqlite")]))[0]
+    assert (first.rule, [one.rule for one in first.consequences]) == ("allocations", ["launch_gaps"])
+    assert (first.evidence["device_allocs_per_step"], first.evidence["device_frees_per_step"]) == (20, 20)
+    assert "20 times a step and frees it 20 times" in first.cause
+
+
 def test_exposed_communication_says_whether_it_is_waiting() -> None:
     found = _only(read_traces([sample("nvlink/good")]), "exposed_comm")
     assert found is not None
