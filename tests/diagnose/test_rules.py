@@ -127,8 +127,8 @@ def test_repeats_counts_whole_periods(sizes: list[int], times: int) -> None:
     assert repeats(sizes) == times
 
 
-def _stepped(sizes: list[int], steps: int = 3, wait_ns: int = 0) -> Export:
-    """Two ranks whose steps all-reduce these sizes, with nothing beside them; rank 0 waits that long for the first."""
+def _stepped(sizes: list[int], steps: int = 3, wait_ns: int = 0, operation: str = "AllReduce") -> Export:
+    """Two ranks whose steps reduce these sizes, with nothing beside them; rank 0 waits that long for the first."""
     made = Export()
     for rank, pid in enumerate((10, 11)):
         made.gpu(rank, rank, pid)
@@ -139,7 +139,7 @@ def _stepped(sizes: list[int], steps: int = 3, wait_ns: int = 0) -> Export:
             for k, size in enumerate(sizes):
                 start = begin + 200_000 + k * 200_000 + wait_ns
                 early = wait_ns if rank == k == 0 else 0
-                made.all_reduce(pid, start - early, start + 150_000, size=size, device=rank)
+                made.collective(pid, start - early, start + 150_000, operation, size=size, device=rank)
     return made
 
 
@@ -152,6 +152,35 @@ def test_micro_batches_are_counted(tmp_path: Path) -> None:
     found = _of("accumulation", _stepped([8 << 20, 4 << 20] * 3), tmp_path)
     assert found is not None
     assert found.evidence["reductions_per_step"] == 3
+
+
+@pytest.mark.parametrize("once", [4, 8, 96])
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_what_is_reduced_once_a_step_hides_no_micro_batches(once: int, place: int, tmp_path: Path) -> None:
+    """A loss, a gradient's norm, a dozen numbers for the log."""
+    sizes = [8 << 20, 4 << 20] * 3
+    found = _of("accumulation", _stepped([*sizes[:place], once, *sizes[place:]]), tmp_path)
+    assert found is not None
+    assert found.evidence["reductions_per_step"] == 3
+    assert _of("accumulation", _stepped([*[8 << 20] * place, once, *[8 << 20] * (6 - place)]), tmp_path) is None
+
+
+def test_a_loss_hides_no_micro_batches_that_a_bias_tells_apart(tmp_path: Path) -> None:
+    found = _of("accumulation", _stepped([*[8 << 20, 512] * 3, 4]), tmp_path)
+    assert found is not None
+    assert found.evidence["reductions_per_step"] == 3
+
+
+def test_gradients_scattered_in_every_micro_batch_are_told_of_sharding(tmp_path: Path) -> None:
+    """Three units, of which a call leaves half on each rank (0.75 MiB of 1.5). 12 of 150 µs where 3 would do."""
+    units = [768 << 10, 896 << 10, 1 << 20]
+    found = _of("accumulation", _stepped([*units * 4, 4], operation="ReduceScatter"), tmp_path)
+    assert found is not None
+    assert (found.severity, found.evidence["operation"], found.evidence["reductions_per_step"]) == (
+        "warning", "ReduceScatter", 4)
+    assert found.evidence[COST] == pytest.approx(9 * 150e-6, rel=1e-3)
+    assert "set_requires_gradient_sync(False)" in found.suggestion
+    assert _of("accumulation", _stepped(units, operation="ReduceScatter"), tmp_path) is None
 
 
 @pytest.mark.parametrize("wait_ns", [0, 5_000_000])

@@ -74,8 +74,13 @@ class Export:
     def all_reduce(self, pid: int, start: int, end: int, *, size: int = 1 << 20, communicator: int = 9,
                    device: int = 0) -> None:
         """An all-reduce kernel with NCCL's range and payload around its launch."""
-        self.kernel(pid, start, end, ALL_REDUCE, device=device, stream=17)
-        self.nvtx(pid, start - 3000, start - 500, "ncclAllReduce", registered=True, blob=payload(communicator, size))
+        self.collective(pid, start, end, "AllReduce", size=size, communicator=communicator, device=device)
+
+    def collective(self, pid: int, start: int, end: int, operation: str, *, size: int = 1 << 20, communicator: int = 9,
+                   device: int = 0) -> None:
+        """The same of any collective; size as NCCL counts it."""
+        self.kernel(pid, start, end, ALL_REDUCE.replace("AllReduce", operation), device=device, stream=17)
+        self.nvtx(pid, start - 3000, start - 500, f"nccl{operation}", registered=True, blob=payload(communicator, size))
 
     def gpu(self, gpu: int, ordinal: int, pid: int) -> None:
         """Which physical GPU a process's ordinal is."""
