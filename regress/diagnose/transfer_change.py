@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from regress.diagnose import CRITICAL, MEDIUM, SHARE, WARNING, Need, Rule
 from regress.record import Diagnosis
 from regress.trace.budget import exposed_shares
-from regress.trace.messages import MessageSize, message_sizes
+from regress.trace.messages import MessageSize, message_sizes, sizes_of
 from regress.trace.names import OPERATIONS
 from regress.units import format_seconds, format_size
 
@@ -43,7 +43,7 @@ def _in_steps(analysis: Analysis) -> Counter[tuple[str, int, int]]:
     for group in analysis.matching.groups:
         chosen = group.in_steps if analysis.steps else slice(None)
         counts.update((OPERATIONS[operation], size, len(group.ranks)) for operation, size in
-                      zip(group.operation[chosen].tolist(), group.size_bytes[chosen].tolist(), strict=True))
+                      zip(group.operation[chosen].tolist(), sizes_of(analysis, group)[chosen].tolist(), strict=True))
     return counts
 
 

@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regress.trace.analysis import Analysis
 from regress.trace.collectives import Matched
 from regress.trace.names import OPERATIONS
+from regress.trace.timeline import Tracer
 
 _GATHERED = frozenset(("AllGather", "ReduceScatter"))
+_ALL_TO_ALL = OPERATIONS.index("AllToAll")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSize:
     """Collectives of one operation and size, over all communicators of one world size.
 
-    size_bytes: as NCCL counts it per call; None where the trace does not hold sizes. Seconds are means. channels:
-    thread blocks of the kernels, the fewest seen; None where unknown. busbw_bytes_per_second: from the transfer, as
-    nccl-tests counts it; None where size or operation is unknown.
+    size_bytes: as NCCL counts it per call, but of an all-to-all what a rank sends to all (S of nccl-tests, whichever
+    tracer it is from); None where the trace does not hold sizes. Seconds are means. channels: thread blocks of the
+    kernels, the fewest seen; None where unknown. busbw_bytes_per_second: from the transfer, as nccl-tests counts it;
+    None where size or operation is unknown.
     """
 
     operation: str
@@ -55,11 +59,23 @@ def bus_factor(operation: str, ranks: int) -> float | None:
     return 1.0 if operation in ("Broadcast", "Reduce", "SendRecv", "Send", "Recv") else None
 
 
+def sizes_of(analysis: Analysis, group: Matched) -> NDArray[np.int64]:
+    """Bytes of each collective of a group as `MessageSize` counts them, -1 where unknown.
+
+    The payload of ncclAlltoAll (its NVTX range, NCCL 2.28 on) is what goes to one rank: count times the type's size.
+    torch.profiler and ranges around the collectives of a CPU backend say what goes to all.
+    """
+    size = group.size_bytes
+    if analysis.tracer is not Tracer.NSYS or {lane.rank for lane in analysis.device_lanes}.isdisjoint(group.ranks):
+        return size
+    return np.where((group.operation == _ALL_TO_ALL) & (size > 0), size * len(group.ranks), size)
+
+
 def message_sizes(analysis: Analysis) -> tuple[MessageSize, ...]:
     """The table of message sizes, biggest share of time first."""
     rows: dict[tuple[int, int, int], list[tuple[Matched, int]]] = {}
     for group in analysis.matching.groups:
-        for k, key in enumerate(zip(group.operation.tolist(), group.size_bytes.tolist(), strict=True)):
+        for k, key in enumerate(zip(group.operation.tolist(), sizes_of(analysis, group).tolist(), strict=True)):
             rows.setdefault((*key, len(group.ranks)), []).append((group, k))
     table = [_row(operation, size, ranks, members) for (operation, size, ranks), members in rows.items()]
     return tuple(sorted(table, key=lambda row: -row.count * row.transfer_seconds))

@@ -22,7 +22,7 @@ Int32 = NDArray[np.int32]
 NCCL_RANGE = re.compile(r"nccl[A-Z]\w*$")
 _CALLS = frozenset(("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Bcast", "Reduce", "Send", "Recv",
                     "AllToAll", "AlltoAll", "Gather", "Scatter"))
-_SEND, _RECEIVE = operation("Send"), operation("Recv")
+_SEND, _RECEIVE, _ALL_TO_ALL = operation("Send"), operation("Recv"), operation("AllToAll")
 _GROUP_START, _GROUP_END, _NO_CALL = -1, -2, -3
 
 
@@ -53,7 +53,8 @@ def join(parts: Sequence[NcclRanges]) -> NcclRanges:
 class Linked:
     """Per kernel: what NCCL's range says. communicator 0, size -1 and operation 0 where no range was found.
 
-    operation: index into `names.OPERATIONS`; a group of several operations keeps 0.
+    operation: index into `names.OPERATIONS`; a group of several operations keeps 0, but all-to-alls alone, whose kernel
+    is called SendRecv and whose size is that of a part, are one.
     """
 
     communicator: NDArray[np.uint64]
@@ -152,7 +153,8 @@ def _fill(ranges: NcclRanges, out: Linked, targets: _Targets, kernels: Int64, at
         if exact and (payload.size_bytes[rows] >= 0).all():
             out.size_bytes[kernel] = _group_bytes(code[rows], payload.size_bytes[rows])
         out.grouped[kernel] = len(rows)
-        out.operation[kernel] = code[rows[0]] if len(rows) == 1 else 0
+        alike = len(rows) == 1 or (code[rows] == _ALL_TO_ALL).all()
+        out.operation[kernel] = code[rows[0]] if alike else 0
 
 
 def _group_bytes(code: Int32, size_bytes: Int64) -> int:

@@ -31,7 +31,8 @@ def _figure(finding: Diagnosis, key: str) -> float:
     return value
 
 
-def _all_reduces(transfer_us: int, *, stepped: bool = True, hidden: bool = False, warm_up: int = 0) -> Export:
+def _all_reduces(transfer_us: int, *, stepped: bool = True, hidden: bool = False, warm_up: int = 0,
+                 operation: str = "AllReduce") -> Export:
     """Two ranks: steps of 10 ms with 9 ms of compute and one all-reduce, alone or beside it; some before the steps."""
     made = Export()
     for rank, pid in enumerate((10, 11)):
@@ -44,7 +45,7 @@ def _all_reduces(transfer_us: int, *, stepped: bool = True, hidden: bool = False
                 made.nvtx(pid, begin - 10 * US, begin + 9_900 * US, "step")
             made.kernel(pid, begin, begin + 9 * MS, device=rank)
             at = begin + (4 * MS if hidden else 9_100 * US)
-            made.all_reduce(pid, at, at + transfer_us * US, device=rank)
+            made.collective(pid, at, at + transfer_us * US, operation, device=rank)
     return made
 
 
@@ -55,8 +56,10 @@ def _over_one_channel(made: Export) -> Export:
     return made
 
 
-def test_a_slower_transfer_costs_the_seconds_it_lost(tmp_path: Path) -> None:
-    now, before = _read(_all_reduces(100), tmp_path / "now.sqlite"), _read(_all_reduces(50), tmp_path / "old.sqlite")
+@pytest.mark.parametrize("operation", ["AllReduce", "AlltoAll"])
+def test_a_slower_transfer_costs_the_seconds_it_lost(operation: str, tmp_path: Path) -> None:
+    now = _read(_all_reduces(100, operation=operation), tmp_path / "now.sqlite")
+    before = _read(_all_reduces(50, operation=operation), tmp_path / "old.sqlite")
     found = _finding("transfer_change", now, before)
     assert found.severity == "critical"
     assert _figure(found, "change") == pytest.approx(1.0)

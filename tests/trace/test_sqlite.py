@@ -165,6 +165,28 @@ def test_busbw_of_send_and_receive_is_that_of_nccl_tests(tmp_path: Path) -> None
     assert row.busbw_bytes_per_second == pytest.approx((1 << 20) / 1e-3)
 
 
+def test_busbw_of_an_all_to_all_is_that_of_nccl_tests(tmp_path: Path) -> None:
+    """alltoall.cu: S is what a rank sends to all, busbw is S (n-1)/n over time; NCCL's range says what goes to one."""
+    made = Export()
+    for rank in range(8):
+        made.gpu(rank, rank, 10 + rank)
+        made.kernel(10 + rank, 1_000_000, 1_200_000, "ncclDevKernel_SendRecv", device=rank)
+        made.nvtx(10 + rank, 997_000, 999_500, "ncclAlltoAll", blob=payload(9, 4 << 20))
+    row, = message_sizes(read_traces([made.write(tmp_path / "t.sqlite")]))
+    assert (row.operation, row.size_bytes) == ("AllToAll", 32 << 20)
+    assert row.busbw_bytes_per_second == pytest.approx((32 << 20) * 7 / 8 / 200e-6)
+
+
+def test_all_to_alls_of_one_group_are_one(tmp_path: Path) -> None:
+    made = Export()
+    for device, pid in enumerate((10, 11)):
+        made.gpu(device, device, pid)
+        _grouped(made, pid, 1_000_000, 2_000_000, ("ncclAlltoAll", 1 << 20), ("ncclAlltoAll", 3 << 20))
+    row, = message_sizes(read_traces([made.write(tmp_path / "t.sqlite")]))
+    assert (row.operation, row.size_bytes) == ("AllToAll", 8 << 20)
+    assert row.busbw_bytes_per_second == pytest.approx((8 << 20) / 2 / 1e-3)
+
+
 def test_steps_bound_the_window_and_count_what_they_launch(tmp_path: Path) -> None:
     made = Export()
     for pid in (10, 11):
