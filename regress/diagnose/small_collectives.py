@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,8 @@ from regress.diagnose import CRITICAL, SHARE, Need, Rule, follows
 from regress.metrics.structure import COLLECTIVES
 from regress.record import Diagnosis
 from regress.trace.budget import exposed_shares, step_budgets
-from regress.trace.messages import message_sizes
+from regress.trace.intervals import intersection, union
+from regress.trace.messages import MessageSize, message_sizes
 from regress.trace.names import OPERATIONS
 from regress.units import format_seconds, format_size
 
@@ -27,6 +28,11 @@ _TIMES_NEEDED = 3.0
 _LEAST_PER_STEP = 8
 _LEAST_EXPOSED = 0.05
 _ONE_NUMBER_BYTES = 8
+_ALONE = 0.9
+_FORWARD = 0.25
+"""Forward is no less of what a step computes: backward takes twice as long, and may compute forward once more."""
+_UNUSUAL = 4
+"""A layer computes up to twice as long as the usual one between its reductions; forward as a whole takes longer."""
 _SCATTERS = OPERATIONS.index("ReduceScatter")
 _REDUCES = (OPERATIONS.index("AllReduce"), _SCATTERS)
 """What gradients are reduced with. Gathering parameters and moving activations is not cut into buckets."""
@@ -58,10 +64,41 @@ class _Reductions:
         return math.ceil(self.size / BUCKET_BYTES) + 1
 
 
-def _reductions(analysis: Analysis, lane: Lane) -> _Reductions | None:
-    """None where a size is unknown. Single numbers are no gradients."""
+def _activations(analysis: Analysis) -> NDArray[np.uint64]:
+    """Communicators that reduce what the next layer needs (tensor parallelism), by all ranks that are seen to use them.
+
+    What a CPU backend's ranks compute is not seen, so theirs are none.
+    """
+    found: dict[int, bool] = {}
+    for lane in analysis.lanes:
+        table = lane.collectives
+        reduces = table.in_steps & np.isin(table.operation, _REDUCES) & (table.size_bytes > _ONE_NUMBER_BYTES)
+        for communicator in np.unique(table.communicator[reduces]).tolist():
+            mine = reduces & (table.communicator == communicator)
+            found[communicator] = found.get(communicator, True) and _between_layers(lane, mine)
+    return np.array([communicator for communicator, needed in found.items() if needed], np.uint64)
+
+
+def _between_layers(lane: Lane, chosen: NDArray[np.bool_]) -> bool:
+    """Whether nothing is computed beside these collectives, and nearly all that a step computes between them.
+
+    Gradients are reduced in backward alone, however badly that overlaps: forward lies in one stretch. Where the device
+    stands idle between steps for long, this cannot be told, and the answer is no.
+    """
+    table = lane.collectives
+    held = union(table.start[chosen], table.end[chosen])
+    gaps = np.sort(held.start[1:] - held.end[:-1])
+    within = gaps[:len(gaps) - (lane.window.steps - 1)] if len(gaps) >= lane.window.steps else gaps[:0]
+    if lane.on_host or len(within) == 0 or intersection(held, lane.exposed).total < _ALONE * held.total:
+        return False
+    near = int(within[within <= _UNUSUAL * np.median(within)].sum())
+    return lane.in_window.span_ns - held.total - near <= _FORWARD * lane.in_window.compute_ns
+
+
+def _reductions(analysis: Analysis, lane: Lane, activations: NDArray[np.uint64]) -> _Reductions | None:
+    """None where a size is unknown. Single numbers and activations are no gradients."""
     table, steps = lane.collectives, lane.window.steps
-    chosen = table.in_steps & np.isin(table.operation, _REDUCES)
+    chosen = table.in_steps & np.isin(table.operation, _REDUCES) & ~np.isin(table.communicator, activations)
     if not steps or (table.size_bytes[chosen] < 0).any():
         return None
     chosen &= table.size_bytes > _ONE_NUMBER_BYTES
@@ -82,8 +119,18 @@ def _members(analysis: Analysis, lane: Lane) -> NDArray[np.int64]:
 
 def _most(analysis: Analysis) -> _Reductions | None:
     """Of the rank that makes most; None where no rank's are known."""
-    found = [one for lane in analysis.lanes if (one := _reductions(analysis, lane)) is not None]
+    activations = _activations(analysis)
+    found = [one for lane in analysis.lanes if (one := _reductions(analysis, lane, activations)) is not None]
     return max(found, key=lambda one: one.count, default=None)
+
+
+def _sizes(analysis: Analysis) -> list[MessageSize]:
+    """The rows of gradients in the table of message sizes; none where nothing is matched."""
+    activations, names = _activations(analysis).tolist(), [OPERATIONS[code] for code in _REDUCES]
+    groups = tuple(group for group in analysis.matching.groups if group.communicator not in activations)
+    gradients = replace(analysis, matching=replace(analysis.matching, groups=groups))
+    return [row for row in message_sizes(gradients)
+            if row.operation in names and row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
 
 
 def _cost(analysis: Analysis, saved: float) -> float:
@@ -102,9 +149,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
         return []
     if most.count < _LEAST_PER_STEP or most.count < _TIMES_NEEDED * most.needed:
         return []
-    names = [OPERATIONS[code] for code in _REDUCES]
-    rows = [row for row in message_sizes(analysis)
-            if row.operation in names and row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
+    rows = _sizes(analysis)
     fixed = min((row.transfer_seconds for row in rows), default=most.shortest)
     transfer = sum(row.count * row.transfer_seconds for row in rows)
     saved = (most.count - most.needed) * fixed
@@ -134,7 +179,8 @@ def _counts(analysis: Analysis, suffix: str) -> dict[str, float]:
 
 
 RULE = Rule("small_collectives", "gradients are reduced in many more pieces than their size needs",
-            "all-reduces and reduce-scatters of more than one number, a reduce-scatter with the bytes of all ranks. "
+            "all-reduces and reduce-scatters of more than one number, a reduce-scatter with the bytes of all ranks, "
+            "but not of a communicator that layers wait for throughout the step, as tensor parallelism does. "
             "Each pays a fixed latency (NCCL's latency-bound range ends near 1 MiB); DDP buckets 25 MiB, so eight or "
             "more pieces that are three times what that needs are not the default's doing. They cost the shortest's "
             "transfer for each that is too many, at most the transfer that nothing hides",

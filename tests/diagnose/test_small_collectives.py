@@ -117,3 +117,54 @@ def test_one_rank_alone_says_what_its_shortest_piece_takes(tmp_path: Path) -> No
     found = _found([("AllReduce", MIB)] * 30, 1, tmp_path)
     assert found is not None
     assert found.evidence[COST] == pytest.approx(27 * 150e-6)
+
+
+def _layers(tensor_parallel: bool, buckets: int = 0) -> Export:
+    """Steps of 32 layers of 300 µs, each followed by an all-reduce of 4 MiB that nothing is computed beside.
+
+    Without tensor parallelism these are gradients of a backward that waits for each, after a forward of half its time.
+    buckets: as many of 1 MiB of another communicator end the step.
+    """
+    made = Export()
+    for rank, pid in enumerate((10, 11)):
+        made.gpu(rank, rank, pid)
+        at = 1_000_000
+        for _ in range(3):
+            begin = at
+            if not tensor_parallel:
+                made.kernel(pid, at, at + 4_800 * US, device=rank)
+                at += 4_805 * US
+            for _ in range(32):
+                made.kernel(pid, at, at + 300 * US, device=rank)
+                made.all_reduce(pid, at + 305 * US, at + 345 * US, size=4 * MIB, device=rank)
+                at += 350 * US
+            for _ in range(buckets):
+                made.all_reduce(pid, at, at + 30 * US, size=MIB, communicator=8, device=rank)
+                at += 35 * US
+            made.nvtx(pid, begin - 4 * US, at - 4 * US, "step")
+    return made
+
+
+def _found_in(made: Export, folder: Path) -> Diagnosis | None:
+    return next((one for one in diagnose(read_traces([made.write(folder / "t.sqlite")]))
+                 if one.rule == "small_collectives"), None)
+
+
+def test_activations_cannot_be_bucketed(tmp_path: Path) -> None:
+    """Each is needed by the next layer, in forward as in backward."""
+    assert _found_in(_layers(True), tmp_path) is None
+
+
+def test_gradients_that_backward_waits_for_can(tmp_path: Path) -> None:
+    found = _found_in(_layers(False), tmp_path)
+    assert found is not None
+    assert found.evidence["reductions_per_step"] == 32
+
+
+def test_buckets_beside_tensor_parallelism_are_judged_alone(tmp_path: Path) -> None:
+    """16 of 1 MiB, where two would do."""
+    found = _found_in(_layers(True, buckets=16), tmp_path)
+    assert found is not None
+    assert (found.evidence["reductions_per_step"], found.evidence["needed_per_step"]) == (16, 2)
+    assert found.evidence["message_bytes_max"] == MIB
+    assert found.evidence["saved_seconds_per_step_at_most"] == pytest.approx(14 * 30e-6)
