@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regress.trace.alignment import Side, align
+from regress.trace.clocks import clock_offsets
 from regress.trace.lane import Lane
-from regress.trace.names import OPERATIONS
 
 Int64 = NDArray[np.int64]
 
-_POINT_TO_POINT = frozenset(OPERATIONS.index(name) for name in ("SendRecv", "Send", "Recv"))
 _CLOCK_TOLERANCE_NS = 20_000
 """Ends of one collective agree within 10 µs on one machine (7 µs on 8 V100, 9 µs on 2 H200): beyond, clocks differ."""
 
@@ -26,8 +27,9 @@ _CLOCK_TOLERANCE_NS = 20_000
 class Matched:
     """Collectives of one communicator. start and end: one row a collective, one column a rank, in ns.
 
-    ranks: rank of each column. size_bytes: as NCCL counts it per call, -1 where unknown. in_steps: launched inside a
-    step on every rank. channels: thread blocks of its kernels, the fewest over ranks, 0 where unknown.
+    ranks: rank of each column. operation: index into `names.OPERATIONS`, Send for a send with its receive. size_bytes:
+    as NCCL counts it per call, -1 where unknown. in_steps: launched inside a step on every rank. channels: thread
+    blocks of its kernels, the fewest over ranks, 0 where unknown.
     """
 
     communicator: int
@@ -108,7 +110,7 @@ def match(lanes: Sequence[Lane]) -> Matching:
     if len(lanes) < 2:
         return Matching()
     known = all(bool((lane.collectives.communicator != 0).all()) for lane in lanes)
-    members: dict[int, list[tuple[Lane, Int64]]] = {}
+    members: dict[int, list[Side]] = {}
     for lane in lanes:
         names = lane.collectives.communicator
         for communicator in np.unique(names).tolist() if known else [0]:
@@ -118,63 +120,44 @@ def match(lanes: Sequence[Lane]) -> Matching:
     groups, warnings = [], []
     for communicator, sides in sorted(members.items()):
         if len(sides) > 1:
-            group, said = _align(communicator, sides)
+            group, said = _matched(communicator, sides)
             warnings += said
             groups += [group] if len(group.operation) else []
     groups, offsets = _one_clock(groups, lanes)
     apart = any(abs(offset) > _CLOCK_TOLERANCE_NS for offset in offsets)
     if apart:
         worst = max(range(len(offsets)), key=lambda i: abs(offsets[i]))
-        warnings.append(f"clocks differ: rank {lanes[worst].rank} is off by {offsets[worst] / 1e3:.0f} µs, judged by "
-                        "when collectives end; skew and span are taken after removing each rank's offset")
+        warnings.append(f"clocks differ: rank {lanes[worst].rank} is off by {offsets[worst] / 1e3:.0f} µs from rank "
+                        f"{lanes[0].rank}, judged by when collectives end; skew and span are taken after removing each "
+                        "clock's offset")
     shifts = tuple(lane.offset_ns - (offset if apart else 0) for lane, offset in zip(lanes, offsets, strict=True))
     return Matching(tuple(groups), tuple(warnings), tuple(offsets), shifts)
 
 
-def _align(communicator: int, sides: list[tuple[Lane, Int64]]) -> tuple[Matched, list[str]]:
-    """The common collectives of one communicator, k-th with k-th, without those whose operation or size disagrees."""
-    warnings = []
-    counts = {lane.rank: len(rows) for lane, rows in sides}
-    common = min(counts.values())
-    if len(set(counts.values())) > 1:
-        few, many = min(counts, key=lambda r: counts[r]), max(counts, key=lambda r: counts[r])
-        warnings.append(f"rank {few} shows {counts[few]} collectives where rank {many} shows {counts[many]}: "
-                        "matched in order up to the shorter count")
-    operation = np.stack([lane.collectives.operation[rows[:common]] for lane, rows in sides])
-    size = np.stack([lane.collectives.size_bytes[rows[:common]] for lane, rows in sides])
-    pairs = np.isin(operation[0], list(_POINT_TO_POINT))
-    agree = (operation == operation[0]).all(axis=0) & ((size == size[0]).all(axis=0) | pairs)
-    if not agree.all():
-        warnings.append(f"{int((~agree).sum())} of {common} collectives differ in operation or size between ranks and "
-                        "were left out")
-    keep = np.flatnonzero(agree)
-    start = np.stack([lane.collectives.start[rows[keep]] + lane.offset_ns for lane, rows in sides], axis=1)
-    end = np.stack([lane.collectives.end[rows[keep]] + lane.offset_ns for lane, rows in sides], axis=1)
-    inside = np.logical_and.reduce([lane.collectives.in_steps[rows[keep]] for lane, rows in sides], axis=0)
-    channels = np.stack([lane.collectives.channels[rows[keep]] for lane, rows in sides]).min(axis=0)
+def _matched(communicator: int, sides: list[Side]) -> tuple[Matched, list[str]]:
+    """The collectives that the sides of one communicator have in common, and what was left out."""
+    aligned = align(sides)
+
+    def column(name: str) -> NDArray[Any]:
+        return np.stack([getattr(lane.collectives, name)[rows] for (lane, _), rows in zip(sides, aligned.rows.T,
+                                                                                          strict=True)], axis=1)
+
+    offset = np.array([lane.offset_ns for lane, _ in sides], np.int64)
     ranks = tuple(lane.rank if lane.rank is not None else -1 for lane, _ in sides)
-    return Matched(communicator, ranks, operation[0][keep], size[0][keep], channels, inside, start,
-                   end), warnings
+    # OPERATIONS has Send before Recv: the two of one message are a Send.
+    return Matched(communicator, ranks, column("operation").min(axis=1), column("size_bytes")[:, 0],
+                   column("channels").min(axis=1), np.logical_and.reduce(column("in_steps"), axis=1),
+                   column("start") + offset, column("end") + offset), list(aligned.warnings)
 
 
 def _one_clock(groups: list[Matched], lanes: Sequence[Lane]) -> tuple[list[Matched], list[int]]:
-    """Groups with each rank's clock offset removed, and the offsets by lane; untouched where lanes share a clock.
-
-    All ranks leave a collective together, so a rank's offset is the median of its end against the ranks' median end.
-    """
-    if len({lane.clock for lane in lanes}) < 2 or not groups:
-        return groups, [0] * len(lanes)
-    late: dict[int, list[Int64]] = {}
-    for group in groups:
-        middle = np.median(group.end, axis=1).astype(np.int64)
-        for column, rank in enumerate(group.ranks):
-            late.setdefault(rank, []).append(group.end[:, column] - middle)
-    offset = {rank: int(np.median(np.concatenate(parts))) for rank, parts in late.items()}
-    offsets = [offset.get(lane.rank if lane.rank is not None else -1, 0) for lane in lanes]
+    """Groups with each clock's offset removed, and the offsets by lane; untouched where clocks agree."""
+    offsets = clock_offsets(groups, lanes)
     if max(map(abs, offsets)) <= _CLOCK_TOLERANCE_NS:
         return groups, offsets
+    of_rank = {lane.rank: offset for lane, offset in zip(lanes, offsets, strict=True)}
     moved = []
     for group in groups:
-        shift = np.array([offset[rank] for rank in group.ranks], np.int64)
+        shift = np.array([of_rank[rank] for rank in group.ranks], np.int64)
         moved.append(replace(group, start=group.start - shift, end=group.end - shift))
     return moved, offsets
