@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from regress.trace.alignment import Side, align
 from regress.trace.clocks import clock_offsets
 from regress.trace.lane import Lane
+from regress.trace.subgroups import subgroups
 
 Int64 = NDArray[np.int64]
 
@@ -27,9 +28,10 @@ _CLOCK_TOLERANCE_NS = 20_000
 class Matched:
     """Collectives of one communicator. start and end: one row a collective, one column a rank, in ns.
 
-    ranks: rank of each column. operation: index into `names.OPERATIONS`, Send for a send with its receive. size_bytes:
-    as NCCL counts it per call, -1 where unknown. in_steps: launched inside a step on every rank. channels: thread
-    blocks of its kernels, the fewest over ranks, 0 where unknown.
+    communicator: 0 where no name was in the trace, negative where its ranks were told by ends. ranks: rank of each
+    column. operation: index into `names.OPERATIONS`, Send for a send with its receive. size_bytes: as NCCL counts it
+    per call, -1 where unknown. in_steps: launched inside a step on every rank. channels: thread blocks of its kernels,
+    the fewest over ranks, 0 where unknown.
     """
 
     communicator: int
@@ -104,8 +106,8 @@ class Matching:
 def match(lanes: Sequence[Lane]) -> Matching:
     """Match the collectives of lanes that already have their ranks; nothing is matched for a single lane.
 
-    By communicator and order where every lane's trace names communicators, else by order alone (then a warning says so
-    where the order of operations differs).
+    By communicator and order where every lane's trace names communicators, else by order alone as far as ends do not
+    contradict it (`regress.trace.subgroups`; then a warning says so).
     """
     if len(lanes) < 2:
         return Matching()
@@ -124,6 +126,9 @@ def match(lanes: Sequence[Lane]) -> Matching:
             warnings += said
             groups += [group] if len(group.operation) else []
     groups, offsets = _one_clock(groups, lanes)
+    if groups and not known:
+        groups, said = subgroups(groups[0], [lane for lane, _ in members[0]], _CLOCK_TOLERANCE_NS)
+        warnings += said
     apart = any(abs(offset) > _CLOCK_TOLERANCE_NS for offset in offsets)
     if apart:
         worst = max(range(len(offsets)), key=lambda i: abs(offsets[i]))

@@ -11,7 +11,7 @@ from regress.trace.analysis import Analysis
 from regress.trace.budget import step_budgets
 from regress.trace.names import OPERATIONS
 from regress.trace.read import read_traces
-from tests.trace.made import ALL_REDUCE, kineto
+from tests.trace.made import ALL_REDUCE, Export, kineto
 
 Row = tuple[str, float, float]
 """Operation as torch.profiler names it, start and end in µs."""
@@ -133,3 +133,56 @@ def test_clocks_are_put_together_by_the_groups_that_span_them(ahead: dict[str, f
     assert max(analysis.matching.column("end_skew_ns").tolist()) == 0
     assert [text for text in analysis.warnings if "clocks differ: rank 2 is off by 5000 µs from rank 0" in text] == (
         [text for text in analysis.warnings if "clocks" in text])
+
+
+MS = 1_000_000
+
+
+def _unnamed_groups(steps: Sequence[int], late_ms: Mapping[int, int], extra: bool = False) -> Export:
+    """Ranks 0, 1 and 2, 3 all-reduce in pairs, then all four; NCCL does not name communicators, all sizes are equal.
+
+    A step takes 20 ms. steps: ms at which rank 0 comes to its pair's all-reduce. Rank 1 comes at 6 ms and both leave at
+    7 ms, or 4 ms later where rank 0 does not come before 6 ms: then they leave with ranks 2 and 3, which are in theirs
+    from 10 to 11 ms. All leave the last one at 16 ms, to which ranks come at 12 ms and late_ms later. extra: ranks 0
+    and 1 reduce once more, inside the first step.
+    """
+    made = Export()
+    for rank in range(4):
+        pid = 10 + rank
+        made.gpu(rank, rank, pid)
+        made.nvtx(pid, 500, None, f"comm_regress.rank={rank}/4", kind=34)
+        for number, first in enumerate(steps):
+            begin = (1 + 20 * number) * MS
+            left = 7 if rank < 2 and first < 6 else 11
+            came = first if rank == 0 else left - 1
+            made.nvtx(pid, begin, begin + 19 * MS, "step")
+            made.kernel(pid, begin + 20_000, begin + 30_000, device=rank)
+            made.all_reduce(pid, begin + came * MS, begin + left * MS, communicator=0, device=rank)
+            if extra and rank < 2 and number == 0:
+                made.all_reduce(pid, begin + 8 * MS, begin + 9 * MS, communicator=0, device=rank)
+            made.all_reduce(pid, begin + (12 + late_ms.get(rank, 0)) * MS, begin + 16 * MS, communicator=0, device=rank)
+    return made
+
+
+def test_groups_that_the_trace_does_not_name_are_told_by_who_leaves_before_another_comes(tmp_path: Path) -> None:
+    path = _unnamed_groups((1, 2, 9), {3: 2}).write(tmp_path / "t.sqlite")
+    analysis = read_traces([path])
+    found = {group.ranks: group.transfer_ns.tolist() for group in analysis.matching.groups}
+    assert found == {(0, 1): [MS] * 3, (2, 3): [MS] * 3, (0, 1, 2, 3): [2 * MS] * 3}
+    # In its pair rank 0 waits (5 + 4 + 1) / 3 ms a step for rank 1, and all wait 2 ms for rank 3.
+    first, second, third, last = (one.waiting_for for one in step_budgets(analysis))
+    assert first == {1: pytest.approx(10e-3 / 3), 3: pytest.approx(2e-3)}
+    assert second == third == {3: pytest.approx(2e-3)}
+    assert last == {}
+    assert analysis.warnings == (
+        "the trace does not say which ranks a collective is of: ranks that leave one before others come were taken to "
+        "be of different groups (ranks 0, 1; 2, 3)",)
+
+
+def test_what_cannot_be_told_apart_is_not_matched(tmp_path: Path) -> None:
+    """Two ranks have one collective more, so the k-th of one is not the k-th of the other."""
+    analysis = read_traces([_unnamed_groups((1, 2, 1), {}, extra=True).write(tmp_path / "t.sqlite")])
+    assert analysis.matching.count == 0
+    assert [one.waiting_for for one in step_budgets(analysis)] == [{}] * 4
+    assert any(text.startswith("not matched: 6 of 6 collectives, which are of different groups of ranks")
+               for text in analysis.warnings)
