@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from regress.errors import EXIT_INTERRUPTED, EXIT_USAGE, RegressError
+from regress.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, RegressError
 
 COMMANDS = {
     "run": "measure, judge and store, as `pytest --comm-regress` does",
@@ -27,6 +30,7 @@ COMMANDS = {
     "schema": "print the JSON Schema of thresholds, result or stored run",
 }
 """Each command is a module of `regress.commands` with `add_arguments(parser)` and `run(arguments) -> exit status`."""
+MEASURING = ("run", "tune", "selftest")
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,7 +45,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
     """The parser; only the chosen command's own module is imported."""
     parser = Parser(prog="regress", description="performance gate for GPU-to-GPU communication",
-                    epilog="exit status: 0 pass, 1 regression, 2 interrupted, 4 usage, "
+                    epilog="exit status: 0 pass, 1 regression, 2 interrupted, 3 internal error, 4 usage, "
                            "10 the measurement cannot be trusted")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -72,14 +76,36 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     try:
         status: int = import_module(f"regress.commands.{parsed.command}").run(parsed)
+        sys.stdout.flush()
     except RegressError as error:
         print(f"regress {parsed.command}: {error.text}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         print(f"regress {parsed.command}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has had enough; that is no fault of ours.
-        sys.stderr.close()
-        return 0
+    except OSError as error:
+        return _unwritable(parsed.command, error)
+    except Exception:
+        # Python ends with 1, which would say that something regressed.
+        traceback.print_exc()
+        return EXIT_INTERNAL
     return status
+
+
+def _unwritable(command: str, error: OSError) -> int:
+    """The status where output (or another file) fails: never 1, which is a regression's.
+
+    A reader that has had enough (head, less) is no fault of ours, but it ends a gate before it has an answer.
+    """
+    ended = isinstance(error, BrokenPipeError)
+    with contextlib.suppress(OSError):
+        if not ended:
+            print(f"regress {command}: {f'{error.filename}: ' if error.filename else ''}"
+                  f"{error.strerror or error}", file=sys.stderr, flush=True)
+    # What is still buffered would fail once more, when Python ends, and change the status.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    return EXIT_OK if ended and command not in MEASURING else EXIT_INTERNAL
