@@ -7,6 +7,7 @@ The JSON Schema is derived from the declarations of the options and checked by j
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -255,7 +256,7 @@ def _assemble(located: Located, catalog: Catalog) -> Config:
     for index, raw in enumerate(data.get("overrides", [])):
         path = ("overrides", index, "metrics")
         policies.append((raw["cases"], _split(raw.get("metrics", {}), path, located, catalog, produced)))
-    return Config(
+    config = Config(
         source=source,
         gate=build(GateOptions, data.get("gate", {}), located.at("gate")),
         devices=build(DeviceProfiles, data.get("devices", {}), located.at("devices")),
@@ -264,6 +265,28 @@ def _assemble(located: Located, catalog: Catalog) -> Config:
         policies=tuple(policies),
         catalog=catalog,
     )
+    for index, raw in enumerate(data.get("overrides", [])):
+        _check_pattern(raw["cases"], config, located.where("overrides", index))
+    return config
+
+
+_RANKS = re.compile(r"(\d+)x(?:(\d+)x)?(?:cpu|cuda)")
+
+
+def _check_pattern(pattern: str, config: Config, where: str) -> None:
+    """ConfigError where a pattern fits no case of the file on any device, at the world sizes it names and usual ones.
+    """
+    places = {(size, size) for size in (1, 2, 4, 8)}
+    for first, second in _RANKS.findall(pattern):
+        per_node = int(second or first)
+        places.add((int(first) * (per_node if second else 1), per_node))
+    ids = [case.id for device in ("cpu", "cuda") for world_size, per_node in sorted(places)
+           for case in config.plan(device, world_size, per_node)]
+    if not any(matches(case_id, pattern) for case_id in ids):
+        raise ConfigError(f"cases: {pattern!r} fits no case of this file", where=where,
+                          accepted="a shell pattern over case ids, in which square brackets stand for themselves",
+                          next_step=f"cases of this file are called like {next(iter(ids), 'none')}; "
+                                    "`regress run --list` names them all")
 
 
 def _sink(raw: dict[str, Any], located: Located, index: int, catalog: Catalog) -> SinkChoice:

@@ -208,6 +208,21 @@ overrides:
     assert not config.names(two, "busbw_bytes_per_second")
 
 
+@pytest.mark.parametrize("pattern", ["allreduce[4KB-*]", "allredoce[1MiB-*]", "allgather*", "allreduce[[]1MiB*"])
+def test_an_override_that_fits_no_case_is_an_error(tmp_path: Path, pattern: str) -> None:
+    text = ONE_CASE + f"overrides:\n- cases: {pattern!r}\n  metrics: {{allreduce_seconds: {{max: 1ms}}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert f"{pattern!r} fits no case of this file" in str(caught.value)
+    assert "overrides[0]" in str(caught.value)
+    assert "called like allreduce[1MiB-float32-1xcpu]; `regress run --list`" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["*", "allreduce[1MiB-*-48xcuda]", "*2x8xcuda*", "*cpu]", "allreduce[*-3xcpu]"])
+def test_an_override_for_another_machine_is_none(tmp_path: Path, pattern: str) -> None:
+    load(tmp_path, ONE_CASE + f"overrides:\n- cases: {pattern!r}\n  metrics: {{allreduce_seconds: {{max: 1ms}}}}\n")
+
+
 def test_whole_numbers_are_whole_however_they_are_written(tmp_path: Path) -> None:
     config = load(tmp_path, "schema: 1\ngate: {window: 20.0, keep_samples: 5.0}\ndevices: {cpu: {launches: 3.0}}\n"
                             "cases:\n- workload: allreduce\n  sizes: [1MiB]\n  ranks: [2.0]\n")
