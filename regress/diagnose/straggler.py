@@ -20,7 +20,6 @@ _SHARE_OF_WAITING = 0.6
 _LEAST_WAITING = 0.05
 _LEAST_IN_TURN = 0.10
 _ENOUGH = 20
-_LONG_GAP_NS = 1_000_000
 _EXPLAINS = 0.5
 """Part of the waiting that a cause must account for before it is named."""
 _CONSTANT = 0.8
@@ -48,10 +47,10 @@ def _reason(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[str, str
     if copying > _EXPLAINS * waiting_ns:
         return (f"it copies {copying / 1e6 / late.window.steps:.1f} ms a step longer than the others",
                 "look at that rank's copies: pinned memory, and data that only it moves", True)
-    mean_gap = late.gaps.late_ns / max(late.gaps.late, 1)
-    usual = float(np.median([lane.gaps.late_ns for lane in others]))
-    if mean_gap >= _LONG_GAP_NS and late.gaps.late_ns - usual > _EXPLAINS * waiting_ns:
-        return (f"its device runs dry for {mean_gap / 1e6:.1f} ms at a time because the host does something else",
+    dry = late.gaps.long_ns - float(np.median([lane.gaps.long_ns for lane in others]))
+    if dry > _EXPLAINS * waiting_ns:
+        each = late.gaps.long_ns / late.gaps.long / 1e6
+        return (f"its device runs dry for {each:.1f} ms at a time because the host does something else",
                 "look at that rank's data loading, logging, checkpoints and sleeps", True)
     return ("its host launches kernels more slowly",
             "pin ranks to their own cores near their GPU, and compile the step or capture it in a CUDA graph", False)

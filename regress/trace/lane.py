@@ -18,6 +18,8 @@ from regress.trace.window import Window
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+LONG_GAP_NS = 1_000_000
+"""Launching a kernel takes some 10 µs: in a gap from here on the host did something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Gaps:
     """Stretches of the window in which no kernel ran, by cause; profiler overhead inside them is taken out.
 
     late: the next kernel's launch call began after the device had run dry. queued: it was waiting in the queue (for a
-    copy, another stream or the device). unknown: its launch call was not recorded.
+    copy, another stream or the device). unknown: its launch call was not recorded. long: late ones of LONG_GAP_NS and
+    more.
     """
 
     late_ns: int
@@ -60,6 +63,8 @@ class Gaps:
     unknown: int
     longest_late_ns: int
     profiler_ns: int
+    long_ns: int
+    long: int
 
 
 @dataclass(frozen=True, slots=True)

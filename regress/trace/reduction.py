@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regress.trace.intervals import Intervals, clip, covers, difference, holds, intersection, union
-from regress.trace.lane import CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
+from regress.trace.lane import LONG_GAP_NS, CallTotal, CopyTotal, Gaps, Lane, LaneCollectives, Occupancy
 from regress.trace.lane_details import computed_totals, host_collectives, serial_count
 from regress.trace.names import BLOCKING, CallKind, call_kind
 from regress.trace.timeline import COPY_KINDS, NO_TIME, Timeline
@@ -40,10 +40,12 @@ def split_gaps(start: Int64, end: Int64, launch: Int64, spans: Intervals, overhe
     unknown = launched == NO_TIME
     late = ~unknown & (launched > holes.start)
     queued = ~unknown & ~late
+    long = late & (length >= LONG_GAP_NS)
     return Gaps(late_ns=int(length[late].sum()), queued_ns=int(length[queued].sum()),
                 unknown_ns=int(length[unknown].sum()), late=int(np.count_nonzero(late)),
                 queued=int(np.count_nonzero(queued)), unknown=int(np.count_nonzero(unknown)),
-                longest_late_ns=int(length[late].max(initial=0)), profiler_ns=int(covered.sum()))
+                longest_late_ns=int(length[late].max(initial=0)), profiler_ns=int(covered.sum()),
+                long_ns=int(length[long].sum()), long=int(np.count_nonzero(long)))
 
 
 def reduce_timeline(timeline: Timeline, within: str | None = None) -> tuple[Lane, ...]:
@@ -125,7 +127,7 @@ def _reduce_host(timeline: Timeline, process: int, rows: Int64, limits: Interval
     return Lane(
         file=timeline.file, key=owner.key, pid=owner.pid, device=-1, gpu=(timeline.host, -1), rank=owner.rank,
         world_size=owner.world_size, source=owner.source, window=Window(span, span, source, host, steps),
-        in_window=unmeasured, in_trace=unmeasured, kernels=0, comm_kernels=0, gaps=Gaps(0, 0, 0, 0, 0, 0, 0, 0),
+        in_window=unmeasured, in_trace=unmeasured, kernels=0, comm_kernels=0, gaps=Gaps(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
         host_ns=0, host_sync_ns=0, calls=(), copies=(), collectives=collectives, kernel_names={},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0, lost=timeline.lost,
         exposed=intersection(union(start, end), host) if steps else clip(union(start, end), low, high))

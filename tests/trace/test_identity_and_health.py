@@ -179,6 +179,16 @@ def test_gaps_are_late_queued_or_unknown(tmp_path: Path) -> None:
     assert (gaps.queued, gaps.late, gaps.unknown, gaps.longest_late_ns) == (1, 1, 1, 500)
 
 
+def test_long_gaps_are_late_ones_from_a_millisecond_on(tmp_path: Path) -> None:
+    made = Export()
+    for at, launch in ((0, -1), (1_100_000, 1_000_000), (2_199_999, 2_100_000), (5_299_999, 5_200_000),
+                       (9_399_999, 5_200_001)):
+        made.kernel(10, at, at + 100_000, launch=launch)
+    gaps = read_traces([made.write(tmp_path / "t.sqlite")]).lanes[0].gaps
+    assert (gaps.late, gaps.queued, gaps.late_ns) == (3, 1, 4_999_999)
+    assert (gaps.long, gaps.long_ns) == (2, 4_000_000)
+
+
 @pytest.mark.parametrize("name", ["sliced/good", "sliced/straggler", "sliced/micro_metrics"])
 def test_a_sliced_gpu_is_noticed(name: str) -> None:
     assert read_traces([sample(name)]).health.time_sliced
