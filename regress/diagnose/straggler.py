@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regress.diagnose import CRITICAL, HIGH, MEDIUM, SHARE, WARNING, Need, Rule
+from regress.diagnose import CRITICAL, HIGH, MEDIUM, SHARE, WARNING, Need, Rule, mostly_waits
 from regress.record import Diagnosis
 from regress.trace.budget import step_budgets
-from regress.trace.messages import Arrival, arrivals
+from regress.trace.messages import arrivals
+from regress.trace.waits import waiting_by_step
 
 if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 _SHARE_OF_WAITING = 0.6
 _LEAST_WAITING = 0.05
 _LEAST_IN_TURN = 0.10
-_ENOUGH = 20
+_ENOUGH, _ENOUGH_STEPS = 20, 10
+"""So many collectives or steps tell habit from chance; half as many steps do where there are collectives enough."""
+_NEXT_TO_NOTHING = 0.25
+"""Waiting for a rank in one step, of what it is in a mean one: a stall once is not made a habit by microseconds."""
 _EXPLAINS = 0.5
 """Part of the waiting that a cause must account for before it is named."""
 _CONSTANT = 0.8
-"""From this part of the collectives on, being last is this rank's and not chance."""
+"""From this part of the steps on, being late is this rank's and not chance."""
 
 
 def waiting_for(analysis: Analysis) -> dict[int, float]:
@@ -71,40 +75,76 @@ def _reason_on_host(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[
     return "its host is slower or has more to do", "look at what else runs on its cores", False
 
 
-def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The rank that most waiting is for. share: its part of all waiting. cost: that waiting's part of the window.
+
+    late_steps: in how many of the steps most waiting was for it, without those where that was next to nothing.
+    """
+
+    rank: int
+    share: float
+    cost: float
+    late_steps: int
+    steps: int
+
+    @property
+    def pattern(self) -> str:
+        """How often it is late: one stall can be all waiting of a trace. One step tells nothing of others."""
+        if self.late_steps * 2 <= self.steps:
+            return "seldom"
+        return "constant" if self.late_steps >= _CONSTANT * self.steps and self.steps > 1 else "mostly"
+
+
+def late_rank(analysis: Analysis) -> Late | None:
+    """The rank that others wait for; None where they wait in turn, or too little to tell."""
     blamed = waiting_for(analysis)
     total = sum(blamed.values())
     if not total:
-        return []
-    culprit = max(blamed, key=lambda rank: blamed[rank])
-    late = next(lane for lane in analysis.lanes if lane.rank == culprit)
-    span = (late.in_window.span_ns or late.window.host.total) / 1e9
-    arrival = next(one for one in arrivals(analysis) if one.rank == culprit)
-    share, cost = blamed[culprit] / total, blamed[culprit] / span
-    if share < _SHARE_OF_WAITING or arrival.last <= arrival.collectives / 2:
-        return _in_turn(analysis, blamed, total / span)
-    return [_one(analysis, late, arrival, share, cost)] if cost >= _LEAST_WAITING else []
+        return None
+    rank = max(blamed, key=lambda one: blamed[one])
+    lane = next(lane for lane in analysis.lanes if lane.rank == rank)
+    share, cost = blamed[rank] / total, blamed[rank] / _span_seconds(lane)
+    by_step = waiting_by_step(analysis)
+    mine, everyone = by_step[rank], np.sum(list(by_step.values()), axis=0)
+    often = (2 * mine > everyone) & (mine >= _NEXT_TO_NOTHING * mine.mean())
+    late = Late(rank, share, cost, int(np.count_nonzero(often)), len(mine))
+    least = _LEAST_IN_TURN if late.pattern == "seldom" else _LEAST_WAITING
+    return late if share >= _SHARE_OF_WAITING and cost >= least else None
 
 
-def _one(analysis: Analysis, late: Lane, arrival: Arrival, share: float, cost: float) -> Diagnosis:
-    waited = share * sum(waiting_for(analysis).values())
-    reason, suggestion, alone = _reason(analysis, late, waited * 1e9)
-    constant = arrival.last >= _CONSTANT * arrival.collectives
-    sure = alone and arrival.collectives >= _ENOUGH and (constant or not late.on_host)
+def _span_seconds(lane: Lane) -> float:
+    return (lane.in_window.span_ns or lane.window.host.total) / 1e9
+
+
+def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
+    late = late_rank(analysis)
+    return _in_turn(analysis) if late is None else [_one(analysis, late)]
+
+
+def _one(analysis: Analysis, late: Late) -> Diagnosis:
+    lane = next(lane for lane in analysis.lanes if lane.rank == late.rank)
+    arrival = next(one for one in arrivals(analysis) if one.rank == late.rank)
+    waited = late.cost * _span_seconds(lane)
+    reason, suggestion, alone = _reason(analysis, lane, waited * 1e9)
+    enough = late.steps >= _ENOUGH_STEPS or (arrival.collectives >= _ENOUGH and 2 * late.steps >= _ENOUGH_STEPS)
+    usual = late.pattern == "constant" or (late.pattern == "mostly" and not lane.on_host)
     return Diagnosis(
-        "straggler", CRITICAL if sure else WARNING,
-        {"rank": arrival.rank, "last": arrival.last, "collectives": arrival.collectives, "share_of_waiting": share,
-         "pattern": "constant" if constant else "mostly", "waiting_seconds": waited,
-         "late_seconds_mean": arrival.late_seconds, SHARE: min(cost, 1.0)},
-        f"the others wait for rank {arrival.rank}: it came last in {arrival.last} of {arrival.collectives} "
-        f"collectives, and {share:.0%} of all waiting is for it; {reason}", suggestion,
+        "straggler", CRITICAL if alone and enough and usual else WARNING,
+        {"rank": late.rank, "late_steps": late.late_steps, "steps": late.steps, "last": arrival.last,
+         "collectives": arrival.collectives, "share_of_waiting": late.share, "pattern": late.pattern,
+         "waiting_seconds": waited, "late_seconds_mean": arrival.late_seconds, SHARE: min(late.cost, 1.0)},
+        f"the others wait for rank {late.rank}: most waiting is for it in {late.late_steps} of {late.steps} "
+        f"step{'s' if late.steps > 1 else ''}, and {late.share:.0%} of all; {reason}", suggestion,
         confidence=HIGH if alone else MEDIUM)
 
 
-def _in_turn(analysis: Analysis, blamed: Mapping[int, float], cost: float) -> list[Diagnosis]:
+def _in_turn(analysis: Analysis) -> list[Diagnosis]:
+    blamed = waiting_for(analysis)
+    most = sorted(blamed, key=lambda rank: -blamed[rank])[:3]
+    cost = sum(blamed.values()) / _span_seconds(next(lane for lane in analysis.lanes if (lane.rank or 0) == most[0]))
     if cost < _LEAST_IN_TURN:
         return []
-    most = sorted(blamed, key=lambda rank: -blamed[rank])[:3]
     return [Diagnosis(
         "straggler", WARNING, {"rank": None, "pattern": "alternating", "waiting_seconds": sum(blamed.values()),
                                **{f"waiting_for_rank_{rank}_seconds": blamed[rank] for rank in most},
@@ -116,15 +156,18 @@ def _in_turn(analysis: Analysis, blamed: Mapping[int, float], cost: float) -> li
 
 
 def _explains(cause: Diagnosis, other: Diagnosis) -> bool:
-    """What a late rank does to itself, and the waiting of all others."""
+    """What a late rank does to itself, and the waiting of all others: in barriers only for a rank that has a name."""
     if other.rule == "exposed_comm":
-        share = other.evidence.get("waiting_share_of_exposed")
-        return isinstance(share, float) and share > 0.5
+        return mostly_waits(other)
+    if other.rule == "barriers":
+        share = other.evidence.get("waiting_share_of_barriers")
+        return isinstance(share, float) and share > 0.5 and cause.evidence.get("rank") is not None
     return other.rule in ("launch_gaps", "host_sync") and other.evidence.get("rank") == cause.evidence.get("rank")
 
 
 RULE = Rule("straggler", "most of the waiting in collectives is for one rank, or ranks are late in turn",
             "a rank waits while its kernel runs longer than the shortest rank's and nothing runs beside it; judged by "
-            "waiting and not by who is "
-            "last, as one rank is always last on a GPU that is sliced in time. From 5 % of the step on for one rank, "
-            "10 % for several", _check, needs=(Need.STEPS, Need.RANKS), explains=_explains)
+            "waiting and not by who is last, as one rank is always last on a GPU that is sliced in time, and by how "
+            "many steps it is late in, as one stall can be most of a trace's waiting. From 5 % of the step on for one "
+            "rank, 10 % for several, and for one that is late in half of the steps or fewer",
+            _check, needs=(Need.STEPS, Need.RANKS), explains=_explains)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from regress.trace.analysis import Analysis
-from regress.trace.intervals import EMPTY, Intervals, difference, intersection, union
+from regress.trace.intervals import difference, intersection
 from regress.trace.lane import Lane
+from regress.trace.waits import lane_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +69,14 @@ def exposed_waiting(analysis: Analysis, number: int) -> dict[int, int]:
     Where one collective waits while another moves data on another stream, that time is transfer; and so is what a rank
     that came last itself takes beyond the shortest.
     """
-    lane, matching = analysis.lanes[number], analysis.matching
-    waits: dict[int, list[Intervals]] = {}
-    moving: list[Intervals] = []
-    for group in matching.groups:
-        if lane.rank not in group.ranks:
-            continue
-        column = group.ranks.index(lane.rank)
-        start = group.start[:, column] - matching.shifts_ns[number]
-        end = group.end[:, column] - matching.shifts_ns[number]
-        arrived = end - group.transfer_ns
-        moving.append(union(arrived, end))
-        last = np.array(group.ranks)[group.last]
-        for rank in np.unique(last[last != lane.rank]).tolist():
-            waits.setdefault(int(rank), []).append(union(start[last == rank], arrived[last == rank]))
-    left = difference(lane.exposed, _joined(moving))
+    lane, waits = analysis.lanes[number], lane_waits(analysis, number)
+    left = difference(lane.exposed, waits.moving)
     found: dict[int, int] = {}
-    for rank in sorted(waits):
-        mine = _joined(waits[rank])
+    for rank in np.unique(waits.rank).tolist():
+        mine = waits.of(rank)
         found[rank] = intersection(left, mine).total
         left = difference(left, mine)
     return found
-
-
-def _joined(parts: list[Intervals]) -> Intervals:
-    if not parts:
-        return EMPTY
-    return union(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
 
 
 def exposed_shares(analysis: Analysis) -> dict[int, float]:

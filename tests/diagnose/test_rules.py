@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -194,56 +193,6 @@ def test_what_micro_batches_cost_leaves_waiting_out(wait_ns: int, tmp_path: Path
 def test_few_small_collectives_are_no_fault(tmp_path: Path) -> None:
     assert _of("small_collectives", _stepped([1 << 20] * 4), tmp_path) is None
     assert _of("small_collectives", _stepped([1 << 20] * 30), tmp_path) is not None
-
-
-def _slow_rank(made: Export) -> None:
-    """Rank 1 computes three times as long in each step."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            made.kernel(pid, begin, begin + (1 + 2 * rank) * 1_000_000, device=rank)
-            made.all_reduce(pid, begin + (1 + 2 * rank) * 1_000_000 + 10_000, begin + 4_000_000, device=rank)
-
-
-def _stalled_rank(made: Export) -> None:
-    """Rank 1's host sleeps 3 ms before it launches the collective."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            made.kernel(pid, begin, begin + 1_000_000, device=rank)
-            made.all_reduce(pid, begin + 1_010_000 + rank * 3_000_000, begin + 4_200_000, device=rank)
-
-
-def _late_loader(made: Export) -> None:
-    """Both ranks' hosts launch kernels of 30 µs 20 µs apart; rank 1's waits 4 ms for its data before each step."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            for k in range(40):
-                at = begin + rank * 4_000_000 + k * 50_000
-                made.kernel(pid, at + 20_000, at + 50_000, device=rank, launch=at + 10_000)
-            made.all_reduce(pid, begin + rank * 4_000_000 + 2_000_000, begin + 6_200_000, device=rank)
-
-
-@pytest.mark.parametrize(("make", "cause"), [
-    (_slow_rank, "compute 200% longer"), (_stalled_rank, "runs dry for"), (_late_loader, "runs dry for 7.8 ms at")])
-def test_a_straggler_has_a_reason(make: Callable[[Export], None], cause: str, tmp_path: Path) -> None:
-    made = Export()
-    make(made)
-    found = _of("straggler", made, tmp_path)
-    assert found is not None
-    assert (found.severity, found.evidence["rank"], found.evidence["last"]) == ("critical", 1, 25)
-    assert cause in found.cause
-
-
-def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
-    assert _of("straggler", two_ranks(collectives=30), tmp_path) is None
 
 
 def test_synchronising_on_events_is_no_fault(tmp_path: Path) -> None:
