@@ -79,7 +79,8 @@ def _reason_on_host(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[
 class Late:
     """The rank that most waiting is for. share: its part of all waiting. cost: that waiting's part of the window.
 
-    late_steps: in how many of the steps most waiting was for it, without those where that was next to nothing.
+    late_steps: in how many of the steps most waiting was for it, without those where that was next to nothing. steps:
+    those with matched collectives.
     """
 
     rank: int
@@ -128,6 +129,7 @@ def _one(analysis: Analysis, late: Late) -> Diagnosis:
     waited = late.cost * _span_seconds(lane)
     reason, suggestion, alone = _reason(analysis, lane, waited * 1e9)
     enough = late.steps >= _ENOUGH_STEPS or (arrival.collectives >= _ENOUGH and 2 * late.steps >= _ENOUGH_STEPS)
+    matched = "" if late.steps == analysis.steps else " with matched collectives"
     usual = late.pattern == "constant" or (late.pattern == "mostly" and not lane.on_host)
     return Diagnosis(
         "straggler", CRITICAL if alone and enough and usual else WARNING,
@@ -135,7 +137,7 @@ def _one(analysis: Analysis, late: Late) -> Diagnosis:
          "collectives": arrival.collectives, "share_of_waiting": late.share, "pattern": late.pattern,
          "waiting_seconds": waited, "late_seconds_mean": arrival.late_seconds, SHARE: min(late.cost, 1.0)},
         f"the others wait for rank {late.rank}: most waiting is for it in {late.late_steps} of {late.steps} "
-        f"step{'s' if late.steps > 1 else ''}, and {late.share:.0%} of all; {reason}", suggestion,
+        f"step{'s' if late.steps > 1 else ''}{matched}, and {late.share:.0%} of all; {reason}", suggestion,
         confidence=HIGH if alone else MEDIUM)
 
 
@@ -166,8 +168,9 @@ def _explains(cause: Diagnosis, other: Diagnosis) -> bool:
 
 
 RULE = Rule("straggler", "most of the waiting in collectives is for one rank, or ranks are late in turn",
-            "a rank waits while its kernel runs longer than the shortest rank's and nothing runs beside it; judged by "
-            "waiting and not by who is last, as one rank is always last on a GPU that is sliced in time, and by how "
-            "many steps it is late in, as one stall can be most of a trace's waiting. From 5 % of the step on for one "
-            "rank, 10 % for several, and for one that is late in half of the steps or fewer",
+            "a rank waits while its kernel runs longer than the shortest rank's and nothing runs beside it, for the "
+            "last rank or for whom that one had waited in another communicator; judged by waiting and not by who is "
+            "last, as one rank is always last on a GPU that is sliced in time, and by how many steps it is late in, as "
+            "one stall can be most of a trace's waiting. From 5 % of the step on for one rank, 10 % for several, and "
+            "for one that is late in half of the steps or fewer",
             _check, needs=(Need.STEPS, Need.RANKS), explains=_explains)

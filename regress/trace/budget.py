@@ -24,7 +24,7 @@ from regress.trace.waits import lane_waits
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """One rank's mean step in seconds. waiting_for: waiting by the rank that came last; its sum is `waiting`."""
+    """One rank's mean step in seconds. waiting_for: waiting by the rank it is for; its sum is `waiting`."""
 
     rank: int
     steps: int
@@ -64,10 +64,11 @@ def _budget(analysis: Analysis, number: int, lane: Lane) -> StepBudget:
 
 
 def exposed_waiting(analysis: Analysis, number: int) -> dict[int, int]:
-    """Nanoseconds of its window that a lane (by its number) did nothing but wait, by the rank that came last.
+    """Nanoseconds of its window that a lane (by its number) did nothing but wait, by the rank that it waited for.
 
-    Where one collective waits while another moves data on another stream, that time is transfer; and so is what a rank
-    that came last itself takes beyond the shortest.
+    That is who came last, or whom that one had waited for itself (see `blame`). Where one collective waits while
+    another moves data on another stream, that time is transfer; and so is what a rank that came last itself takes
+    beyond the shortest.
     """
     lane, waits = analysis.lanes[number], lane_waits(analysis, number)
     left = difference(lane.exposed, waits.moving)

@@ -93,6 +93,15 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
     return Intervals(np.maximum(a.start[low:high], start), np.minimum(a.end[low:high], end))
 
 
+def covered_before(covered: Intervals, times: Int64) -> Int64:
+    """How much of the set lies before each time, in nanoseconds."""
+    index = np.searchsorted(covered.start, times, side="right")
+    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(covered.end - covered.start)))
+    ends = np.concatenate((np.zeros(1, np.int64), covered.end))
+    found: Int64 = total[index] - np.where(index > 0, np.maximum(ends[index] - times, 0), 0)
+    return found
+
+
 def covers(a: Intervals, times: Int64) -> NDArray[np.bool_]:
     """For each time whether `a` covers it; an interval's end counts as covered: a call may end with its range."""
     if len(a) == 0:

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regress.trace.analysis import Analysis
-from regress.trace.intervals import EMPTY, Intervals, union
+from regress.trace.blame import Passed, passed_on
+from regress.trace.collectives import Matched
+from regress.trace.intervals import EMPTY, Intervals, covered_before, union
 
 Int64 = NDArray[np.int64]
 
@@ -36,36 +38,45 @@ class Waits:
         return covered_before(exposed, self.end) - covered_before(exposed, self.start)
 
 
-def covered_before(covered: Intervals, times: Int64) -> Int64:
-    """How much of the set lies before each time, in ns."""
-    index = np.searchsorted(covered.start, times, side="right")
-    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(covered.end - covered.start)))
-    ends = np.concatenate((np.zeros(1, np.int64), covered.end))
-    found: Int64 = total[index] - np.where(index > 0, np.maximum(ends[index] - times, 0), 0)
-    return found
-
-
 def lane_waits(analysis: Analysis, number: int) -> Waits:
-    """The waits of a lane (by its number): from its kernel's start until data moves, for the rank that came last."""
+    """The waits of a lane (by its number): from its kernel's start until data moves, for the rank that came last.
+
+    For that rank, or for whom it had waited itself: see `blame`.
+    """
     lane, matching = analysis.lanes[number], analysis.matching
-    parts: list[tuple[Int64, Int64, Int64, NDArray[np.bool_]]] = []
-    moving: list[Intervals] = []
-    for group in matching.groups:
-        if lane.rank not in group.ranks:
-            continue
-        column = group.ranks.index(lane.rank)
-        start = group.start[:, column] - matching.shifts_ns[number]
-        end = group.end[:, column] - matching.shifts_ns[number]
-        arrived = end - group.transfer_ns
-        moving.append(union(arrived, end))
-        parts.append((start, arrived, np.array(group.ranks)[group.last], group.in_steps))
-    if not parts:
+    groups = [(group, passed) for group, passed in zip(matching.groups, passed_on(analysis), strict=True)
+              if lane.rank in group.ranks]
+    if not groups:
         none = np.empty(0, np.int64)
         return Waits(none, none, none, none, EMPTY)
-    start, arrived, rank = (np.concatenate([part[k] for part in parts]) for k in range(3))
-    step = _steps(start, np.concatenate([part[3] for part in parts]), analysis.steps or 1)
+    columns = [group.ranks.index(lane.rank or 0) for group, _ in groups]
+    step = _steps(np.concatenate([group.start[:, column] for (group, _), column in zip(groups, columns, strict=True)]),
+                  np.concatenate([group.in_steps for group, _ in groups]), analysis.steps or 1)
+    parts, moving, first = [], [], 0
+    for (group, passed), column in zip(groups, columns, strict=True):
+        end = group.end[:, column] - matching.shifts_ns[number]
+        moving.append(union(end - group.transfer_ns, end))
+        start, stop, rank, row = _pieces(group, passed, column)
+        parts.append((start - matching.shifts_ns[number], stop - matching.shifts_ns[number], rank, step[first + row]))
+        first += len(end)
+    start, stop, rank, step = (np.concatenate([part[k] for part in parts]) for k in range(4))
     others = np.flatnonzero(rank != lane.rank)
-    return Waits(start[others], arrived[others], rank[others], step[others], joined(moving))
+    return Waits(start[others], stop[others], rank[others], step[others], joined(moving))
+
+
+def _pieces(group: Matched, passed: Passed | None, column: int) -> tuple[Int64, Int64, Int64, Int64]:
+    """Start, end, rank and collective of each piece of one rank's waits: first what is for the last rank itself."""
+    start, arrived = group.start[:, column], group.end[:, column] - group.transfer_ns
+    last, row = np.array(group.ranks)[group.last], np.arange(len(start))
+    if passed is None:
+        return start, arrived, last, row
+    ns = passed.ns[:, column]
+    begin, length = (arrived - ns)[passed.row], ns[passed.row]
+    # No rank waits for itself: it left that other collective together with the one that waited for it.
+    rank = np.where(passed.rank == group.ranks[column], last[passed.row], passed.rank)
+    return (np.concatenate((start, begin + np.rint(passed.low * length).astype(np.int64))),
+            np.concatenate((arrived - ns, begin + np.rint(passed.high * length).astype(np.int64))),
+            np.concatenate((last, rank)), np.concatenate((row, passed.row)))
 
 
 def _steps(start: Int64, in_steps: NDArray[np.bool_], steps: int) -> Int64:
@@ -85,16 +96,14 @@ def joined(parts: list[Intervals]) -> Intervals:
 
 
 def waiting_by_step(analysis: Analysis) -> dict[int, Int64]:
-    """For each rank that is waited for, the waiting of all others for it in each step, in ns.
+    """For each rank that is waited for, the waiting of all others for it in each step with matched collectives, in ns.
 
     Waiting beside computation is left out. Two collectives that wait at once count both.
     """
-    found: dict[int, Int64] = {}
+    found = np.zeros((1 + max((lane.rank or 0 for lane in analysis.lanes), default=0), analysis.steps or 1), np.int64)
+    matched = np.zeros(found.shape[1], np.bool_)
     for number, lane in enumerate(analysis.lanes):
         waits = lane_waits(analysis, number)
-        waited = waits.exposed_ns(lane.exposed)
-        for rank in np.unique(waits.rank).tolist():
-            by_step = found.setdefault(int(rank), np.zeros(analysis.steps or 1, np.int64))
-            mine = waits.rank == rank
-            np.add.at(by_step, waits.step[mine], waited[mine])
-    return found
+        np.add.at(found, (waits.rank, waits.step), waits.exposed_ns(lane.exposed))
+        matched[waits.step] = True
+    return {rank: found[rank, matched] for rank in np.flatnonzero(found.any(axis=1)).tolist()}

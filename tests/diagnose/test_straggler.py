@@ -130,5 +130,25 @@ def test_a_barrier_that_waits_for_a_late_rank_is_not_what_to_remove(tmp_path: Pa
     assert "1.00 ms of it beyond the waiting for rank 1" in barrier.cause
 
 
+def test_in_a_mesh_only_the_slow_rank_is_waited_for(tmp_path: Path) -> None:
+    """Rank 1 of two by two computes 4 ms longer: its tensor-parallel peer 0 comes late to the data-parallel one."""
+    made = Export()
+    for rank, pid in enumerate((10, 11, 12, 13)):
+        made.gpu(rank, rank, pid)
+        for step in range(25):
+            begin = 1_000_000 + step * 10_000_000
+            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
+            own, met = 1_000_000 + 4_000_000 * (rank == 1), 1_000_000 + 4_000_000 * (rank < 2)
+            made.kernel(pid, begin, begin + own, device=rank)
+            made.all_reduce(pid, begin + own, begin + met + 100_000, device=rank, communicator=1 + rank // 2)
+            made.all_reduce(pid, begin + met + 110_000, begin + 5_210_000, device=rank, communicator=3 + rank % 2)
+    found = _found(made, tmp_path)
+    assert found is not None
+    assert (found.severity, found.evidence["rank"], found.evidence["late_steps"]) == ("critical", 1, 25)
+    assert found.evidence["share_of_waiting"] == pytest.approx(1.0)
+    assert found.evidence["waiting_seconds"] == pytest.approx(25 * 4e-3)
+    assert "compute 400% longer" in found.cause
+
+
 def test_ranks_that_arrive_together_have_no_straggler(tmp_path: Path) -> None:
     assert _found(two_ranks(collectives=30), tmp_path) is None

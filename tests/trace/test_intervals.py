@@ -6,7 +6,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regress.trace.intervals import EMPTY, Intervals, clip, covers, difference, gaps, intersection, union
+from regress.trace.intervals import (
+    EMPTY,
+    Intervals,
+    clip,
+    covered_before,
+    covers,
+    difference,
+    gaps,
+    intersection,
+    union,
+)
 
 _RAW = st.lists(st.tuples(st.integers(0, 60), st.integers(-3, 20)), max_size=25)
 
@@ -32,6 +42,13 @@ def test_union_covers_what_any_interval_covers(raw: list[tuple[int, int]]) -> No
     found = _made(raw)
     assert _covered(found) == _cells(raw)
     assert found.total == len(_cells(raw))
+
+
+@settings(deadline=None)
+@given(_RAW)
+def test_covered_before_counts_what_lies_before(raw: list[tuple[int, int]]) -> None:
+    times = np.arange(-2, 85)
+    assert covered_before(_made(raw), times).tolist() == [sum(t < time for t in _cells(raw)) for time in times.tolist()]
 
 
 @settings(deadline=None)
