@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.event_stream import Document, EventStream
+from regress.trace.host_calls import HostCalls, HostCopies
 from regress.trace.kineto_events import Collected, Collector
 from regress.trace.launches import captured
 from regress.trace.names import launches_kernel
@@ -62,9 +63,10 @@ def _timeline(path: Path, out: Collected, document: Document) -> Timeline:
                               next_step="profile steps that communicate")
     steps = _steps(out.ranges.pop("", []))
     process = _identity(out, document)
+    copies, of_calls = _copies(out)
     return Timeline(
         file=str(path), tracer=Tracer.KINETO, version="torch.profiler", processes=(process,), names=tuple(out.names),
-        kernels=kernels, comm=comm, copies=_copies(out), calls=_calls(out), steps=steps, overhead=_overhead(out),
+        kernels=kernels, comm=comm, copies=copies, calls=_calls(out, of_calls), steps=steps, overhead=_overhead(out),
         host_comm=_host_comm(out), gpus=_gpus(process, kernels, document), lost=lost, began_ns=document.base_ns or 0,
         host=document.host_name or "",
         named={name: _steps(rows) for name, rows in out.ranges.items()})
@@ -129,17 +131,18 @@ def _steps(rows: list[tuple[int, int]]) -> Steps:
     return Steps(columns[:, 0].copy(), columns[:, 1].copy(), np.zeros(len(rows), np.int32))
 
 
-def _copies(out: Collected) -> Copies:
-    start, end, device, size, kind, pageable = (np.array(column, np.int64) for column in out.copies)
-    return Copies(start, end, np.zeros(len(start), np.int32), device.astype(np.int32), size, kind.astype(np.int32),
-                  pageable.astype(np.bool_))
+def _copies(out: Collected) -> tuple[Copies, HostCopies]:
+    start, end, device, size, kind, pageable, correlation = (np.array(column, np.int64) for column in out.copies)
+    copies = Copies(start, end, np.zeros(len(start), np.int32), device.astype(np.int32), size, kind.astype(np.int32),
+                    pageable.astype(np.bool_))
+    return copies, HostCopies(copies, correlation)
 
 
-def _calls(out: Collected) -> Calls:
-    copying = [row[:3] for row in out.copy_calls if row[3] in out.awaited]
-    start, end, name = np.concatenate([np.array(out.calls, np.int64).reshape(3, -1),
-                                       np.array(copying, np.int64).reshape(-1, 3).T], axis=1)
-    return Calls(start, end, np.zeros(len(start), np.int32), name.astype(np.int32))
+def _calls(out: Collected, copies: HostCopies) -> Calls:
+    start, end, name, correlation = (np.array(column, np.int64) for column in out.calls)
+    calls = HostCalls({code: text for text, code in out.names.items()}, copies)
+    calls.add(start, end, np.zeros(len(start), np.int32), name.astype(np.int32), correlation)
+    return calls.calls()
 
 
 def _overhead(out: Collected) -> Overhead:

@@ -69,10 +69,8 @@ class Collected:
     """Columns as they grow, eight bytes a value.
 
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
-    copies: start, end, device, bytes, kind, pageable. calls: start, end, name. copy_calls:
-    the same with the correlation of what they copy; awaited: correlations of copies from the device to pageable memory.
-    launches, and where
-    captures of CUDA graphs begin and end: start, correlation, name, thread.
+    copies: start, end, device, bytes, kind, pageable, correlation. calls: start, end, name, correlation. launches, and
+    where captures of CUDA graphs begin and end: start, correlation, name, thread.
     ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our
     workloads set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it
     is none of NVIDIA's.
@@ -81,10 +79,8 @@ class Collected:
     names: dict[str, int] = field(default_factory=dict)
     kernels: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(6)))
     comm: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    copies: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(6)))
-    calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(3)))
-    copy_calls: list[tuple[int, int, int, int]] = field(default_factory=list)
-    awaited: set[int] = field(default_factory=set)
+    copies: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(7)))
+    calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -154,18 +150,15 @@ class Collector:
         start = to_ns(event.ts)
         if isinstance(event.pid, int):
             self.out.pids[event.pid] = self.out.pids.get(event.pid, 0) + 1
-        if kind in (CallKind.LAUNCH, CallKind.CAPTURE_BEGIN, CallKind.CAPTURE_END):
+        launching = kind in (CallKind.LAUNCH, CallKind.CAPTURE_BEGIN, CallKind.CAPTURE_END)
+        correlation = None
+        if launching or kind is CallKind.COPY:
             correlation = _DECODE_ARGS.decode(event.args).correlation
-            row: tuple[int, ...] = (start, -1 if correlation is None else correlation, self.out.name(name),
-                                    _number(event.tid))
-            columns: Sequence[array[int]] = self.out.launches
-        elif kind is CallKind.COPY:
-            correlation = _DECODE_ARGS.decode(event.args).correlation
-            if correlation is not None:
-                self.out.copy_calls.append((start, start + to_ns(event.dur), self.out.name(name), correlation))
-            return
-        else:
-            row, columns = (start, start + to_ns(event.dur), self.out.name(name)), self.out.calls
+        key = -1 if correlation is None else correlation
+        row: tuple[int, ...] = (start, start + to_ns(event.dur), self.out.name(name), key)
+        columns: Sequence[array[int]] = self.out.calls
+        if launching:
+            row, columns = (start, key, self.out.name(name), _number(event.tid)), self.out.launches
         for column, value in zip(columns, row, strict=True):
             column.append(value)
 
@@ -174,10 +167,8 @@ class Collector:
         start, name = to_ns(event.ts), event.name
         kind = next((kind for text, kind in _COPY_NAMES if text in name), CopyKind.OTHER)
         pageable = kind in (CopyKind.HOST_TO_DEVICE, CopyKind.DEVICE_TO_HOST) and "Pageable" in name
-        if pageable and kind is CopyKind.DEVICE_TO_HOST and args.correlation is not None:
-            self.out.awaited.add(args.correlation)
         row = (start, start + to_ns(event.dur), _number(args.device), int(args.bytes or 0), COPY_KINDS.index(kind),
-               int(pageable))
+               int(pageable), -1 if args.correlation is None else args.correlation)
         for column, value in zip(self.out.copies, row, strict=True):
             column.append(value)
 

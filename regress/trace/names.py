@@ -36,8 +36,9 @@ class CallKind(enum.Enum):
     """What a runtime call means to a metric.
 
     SYNC blocks the host until the device is done. ALLOC takes device memory. RELEASE frees device memory or takes
-    or frees host memory. COPY moves memory: from the device to pageable host memory it returns only when that is done,
-    and so blocks as SYNC does (CUDA runtime API, "API synchronization behavior"); copies of other kinds are not kept.
+    or frees host memory. COPY moves memory: from the device to pageable host memory, and where the call is none of the
+    `Async` ones between host and device at all, it comes behind the device's work and returns when that is done, and so
+    blocks as SYNC does (CUDA runtime API, "API synchronization behavior"); copies of other kinds are not kept.
     LAUNCH enqueues a kernel or a graph. Between CAPTURE_BEGIN and CAPTURE_END the launches of a thread become nodes of
     a CUDA graph and run nothing. Others are not kept.
     """
@@ -69,6 +70,11 @@ def call_kind(name: str) -> CallKind | None:
         if pattern.fullmatch(plain):
             return kind
     return None
+
+
+def returns_early(name: str) -> bool:
+    """Whether a copying call may return before its copy is done (`cudaMemcpy2DAsync`, `cuMemcpyDtoHAsync`)."""
+    return "Async" in plain_call(name)
 
 
 def launches_kernel(name: str) -> bool:

@@ -16,6 +16,7 @@ from regress.trace.codes import Codes, Growing
 from regress.trace.diagnostics import read_diagnostics
 from regress.trace.export_db import ExportDb, no_kernels, open_export, read_schema
 from regress.trace.gpu_counters import read_gpu_metrics, read_gpus
+from regress.trace.host_calls import HostCalls, HostCopies
 from regress.trace.launches import Launches, join_launches, read_launches
 from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
 from regress.trace.nccl_ranges import NcclRanges, link
@@ -88,11 +89,11 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
         del correlation, launches, launch_row
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
         comm = _comm_calls(kernels, grid, texts, launched, nvtx.nccl)
-        copies, awaited = _read_copies(db, processes)
+        copies, of_calls = _read_copies(db, processes)
         timeline = Timeline(
             file=str(path), tracer=Tracer.NSYS, version=f"nsys {schema.product or 'before 2023'}", processes=(),
             names=tuple(texts), kernels=kernels, comm=comm, copies=copies,
-            calls=_read_calls(db, names, processes, awaited), steps=nvtx.steps, overhead=_read_overhead(db, processes),
+            calls=_read_calls(db, names, processes, of_calls), steps=nvtx.steps, overhead=_read_overhead(db, processes),
             host_comm=nvtx.host_comm,
             began_ns=_session_start(db), host=_host(db),
             named=nvtx.named,
@@ -154,8 +155,8 @@ def _comm_calls(kernels: Kernels, grid: Int32, texts: list[str], launched: tuple
     return CommCalls(rows, spoken, linked.communicator, linked.size_bytes, linked.grouped, grid)
 
 
-def _read_copies(db: ExportDb, processes: Codes) -> tuple[Copies, Int64]:
-    """The copies, and `_call_keys` of those that their calls waited for: from the device to pageable memory."""
+def _read_copies(db: ExportDb, processes: Codes) -> tuple[Copies, HostCopies]:
+    """The copies, and which call made those between host and device."""
     wanted = ("start", "end", "globalPid", "deviceId", "bytes", "copyKind", "srcKind", "dstKind", "correlationId")
     parts = [Growing(np.int64) for _ in wanted]
     for chunk in db.chunks("CUPTI_ACTIVITY_KIND_MEMCPY", wanted):
@@ -166,33 +167,23 @@ def _read_copies(db: ExportDb, processes: Codes) -> tuple[Copies, Int64]:
     for number, meaning in _COPY_CODES.items():
         codes[kind == number] = COPY_KINDS.index(meaning)
     # Only the host's side can be pageable: device memory never is, whatever its kind column says.
-    awaited = (kind == 2) & (target == _PAGEABLE)
-    process = processes.encode(pid)
-    copies = Copies(start, end, process, device.astype(np.int32), size, codes,
-                    ((kind == 1) & (source == _PAGEABLE)) | awaited)
-    return copies, _call_keys(process[awaited], correlation[awaited])
+    pageable = ((kind == 1) & (source == _PAGEABLE)) | ((kind == 2) & (target == _PAGEABLE))
+    copies = Copies(start, end, processes.encode(pid), device.astype(np.int32), size, codes, pageable)
+    return copies, HostCopies(copies, correlation)
 
 
-def _call_keys(process: Int32, correlation: Int64) -> Int64:
-    """One number for a call: correlation ids count the calls of a process, in 32 bits."""
-    return process.astype(np.int64) << 32 | correlation & 0xFFFFFFFF
-
-
-def _read_calls(db: ExportDb, names: Names, processes: Codes, awaited: Int64) -> Calls:
-    """The calls kept, those that copy only where their key is awaited."""
-    wanted = ("start", "end", "globalTid", "nameId", "correlationId")
-    parts = [Growing(np.int64) for _ in wanted]
-    copying = names.call_ids(CallKind.COPY) if len(awaited) else []
-    ids = [*names.call_ids(CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE), *copying]
+def _read_calls(db: ExportDb, names: Names, processes: Codes, copies: HostCopies) -> Calls:
+    """The calls kept, those that copy only where they wait for one of these copies."""
+    kinds = (CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE) + (CallKind.COPY,) * bool(copies)
+    ids = names.call_ids(*kinds)
+    rows = names.rows(np.array(ids, np.int64)).tolist()
+    calls = HostCalls({row: names.texts[row] for row in rows}, copies)
     if ids:
         where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
-        for chunk in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
-            keys = _call_keys(processes.encode(chunk[2] & ~np.int64(0xFFFFFF)), chunk[4])
-            kept = ~np.isin(chunk[3], copying) | np.isin(keys, awaited)
-            for column, part in zip(parts, chunk, strict=True):
-                column.add(part[kept])
-    start, end, thread, name, _ = (column.int64() for column in parts)
-    return Calls(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)), names.rows(name))
+        wanted = ("start", "end", "globalTid", "nameId", "correlationId")
+        for start, end, thread, name, correlation in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
+            calls.add(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)), names.rows(name), correlation)
+    return calls.calls()
 
 
 def _read_overhead(db: ExportDb, processes: Codes) -> Overhead:

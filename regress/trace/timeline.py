@@ -135,7 +135,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """One row a synchronising, allocating or freeing runtime call, or one that waits for its copy to pageable memory.
+    """One row a synchronising, allocating or freeing runtime call, or one that waits for what it copies.
 
     name: index into `Timeline.names`.
     """

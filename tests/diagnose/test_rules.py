@@ -267,15 +267,18 @@ def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int,
     assert lane.host_sync_ns == pytest.approx(3 * 8_000_000, rel=0.002)
 
 
-def test_a_copying_call_is_kept_only_where_it_waits(tmp_path: Path) -> None:
-    """Of all calls that copy, the one to pageable memory, told by its correlation and process."""
+@pytest.mark.parametrize(("call", "waiting"), [
+    ("cudaMemcpyAsync_v3020", 1), ("cuMemcpyDtoHAsync_v2", 1), ("cudaMemcpy2DAsync_ptsz_v7000", 1),
+    ("cudaMemcpy_v3020", 4), ("cuMemcpyDtoH_v2", 4), ("cudaMemcpyFromSymbol_v3020", 4)])
+def test_a_copying_call_is_kept_only_where_it_waits(call: str, waiting: int, tmp_path: Path) -> None:
+    """Told by its correlation and process: the copy to pageable memory, of calls that return late all but on-device."""
     made = two_ranks()
     for number, (kind, source, target) in enumerate([(1, 0, 2), (1, 1, 2), (2, 2, 0), (2, 2, 1), (8, 2, 2)]):
-        made.call(10, 500_000 + number * 1000, 500_900 + number * 1000, "cudaMemcpyAsync_v3020", 700 + number)
+        made.call(10, 500_000 + number * 1000, 500_900 + number * 1000, call, 700 + number)
         made.copy(10, 600_000, 601_000, 4, kind=kind, source=source, target=target, correlation=700 + number)
-    made.call(11, 500_000, 500_900, "cudaMemcpyAsync_v3020", 702)
+    made.call(11, 500_000, 500_900, call, 702)
     lanes = read_traces([made.write(tmp_path / "t.sqlite")]).lanes
-    assert [[(call.plain_name, call.count) for call in lane.calls] for lane in lanes] == [[("cudaMemcpyAsync", 1)], []]
+    assert [[(call.name, call.count) for call in lane.calls] for lane in lanes] == [[(call, waiting)], []]
 
 
 def test_blocking_while_the_device_waits_for_a_late_rank_is_only_a_warning() -> None:
