@@ -20,7 +20,7 @@ _BLOCKED, _STARVED = 0.10, 0.05
 
 
 def _blocking(lane: Lane) -> list[CallTotal]:
-    """Calls inside steps that wait for a device or stream, without stream waits that big pageable copies make.
+    """Calls of launching threads inside steps that wait for a device or stream, without those that big copies make.
 
     A copy to pageable memory (`loss.cpu()`) waits inside the copying call, and the wait for its stream finds it done.
     Copies of a direction that are no fault by their bytes are a way to wait for the device.
@@ -30,9 +30,9 @@ def _blocking(lane: Lane) -> list[CallTotal]:
     pageable = sum(copy.in_window for copy in lane.copies if copy.pageable and copy.in_window_bytes >= big)
     found = []
     for call in lane.calls:
-        if call.kind not in BLOCKING or not call.in_steps:
+        if call.kind not in BLOCKING or not call.launching:
             continue
-        of_copies = call.plain_name in _STREAM and call.in_steps <= pageable
+        of_copies = call.plain_name in _STREAM and call.launching <= pageable
         if call.kind is CallKind.COPY or (call.plain_name in _WHOLE_DEVICE | _STREAM and not of_copies):
             found.append(call)
     return found
@@ -61,7 +61,7 @@ class _Loss:
 def _worst(analysis: Analysis) -> _Loss | None:
     """The rank that loses most of those blocked long enough."""
     waiting = {budget.rank: budget.waiting * budget.steps * 1e9 for budget in step_budgets(analysis)}
-    found = [_Loss(lane, sum(call.in_steps_ns for call in _blocking(lane)), waiting.get(lane.rank or 0, 0.0))
+    found = [_Loss(lane, sum(call.launching_ns for call in _blocking(lane)), waiting.get(lane.rank or 0, 0.0))
              for lane in analysis.device_lanes if lane.window.steps and lane.host_ns]
     return max((one for one in found if one.blocked_ns >= _BLOCKED * one.lane.host_ns),
                key=lambda one: (one.its_own, one.at_most), default=None)
@@ -73,8 +73,8 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     if worst is None:
         return []
     lane, blocked = worst.lane, worst.blocked_ns / worst.lane.host_ns
-    calls = sorted(_blocking(lane), key=lambda call: -call.in_steps_ns)
-    count = sum(call.in_steps for call in calls) / lane.window.steps
+    calls = sorted(_blocking(lane), key=lambda call: -call.launching_ns)
+    count = sum(call.launching for call in calls) / lane.window.steps
     waits = worst.its_own < worst.at_most / 2
     return [Diagnosis(
         "host_sync", CRITICAL if worst.its_own >= _STARVED else WARNING,
@@ -90,6 +90,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 
 
 RULE = Rule("host_sync", "the host blocks on the device inside steps, and the device then runs dry",
-            "runtime calls inside step ranges; launch gaps show the cost (CUDA best practices guide, asynchronous "
-            "calls). Critical from 5 % of the step on, beyond what the rank's device waits for a late rank",
+            "runtime calls inside step ranges, of threads that launch kernels there; launch gaps show the cost (CUDA "
+            "best practices guide, asynchronous calls). Critical from 5 % of the step on, beyond what the rank's "
+            "device waits for a late rank",
             _check, needs=(Need.STEPS, Need.DEVICE), explains=follows("launch_gaps"))

@@ -56,7 +56,8 @@ LAUNCH_GAPS = Metric("launch_gap_ratio", Unit.RATIO, Better.LOWER,
                      "gap after the running maximum of kernel ends; late where the launch call began after it",
                      collective=False, from_trace=_launch_gaps)
 HOST_SYNC = Metric("host_sync_ratio", Unit.RATIO, Better.LOWER,
-                   "share of the host's step ranges spent in calls that block until the device is done", _RUNTIME,
+                   "share of the host's step ranges that threads which launch kernels there spend in calls that block "
+                   "until the device is done", _RUNTIME,
                    collective=False, from_trace=_host_sync)
 PAGEABLE = Metric("pageable_copy_bytes_per_step", Unit.BYTES, Better.LOWER,
                   "bytes a step copies between the device and host memory that is not pinned",

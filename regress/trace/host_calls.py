@@ -55,15 +55,17 @@ class HostCalls:
         self._early = [code for code in self._copying if returns_early(names[code])]
         self._copies = copies
         self._start, self._end = Growing(np.int64), Growing(np.int64)
-        self._process, self._name = Growing(np.int32), Growing(np.int32)
+        self._process, self._name, self._thread = Growing(np.int32), Growing(np.int32), Growing(np.int64)
 
-    def add(self, start: Int64, end: Int64, process: Int32, name: Int32, correlation: Int64) -> None:
-        """One chunk of calls that synchronise, allocate, free or copy."""
-        copied, awaited = self._copies.copied(call_keys(process, correlation))
-        kept = ~np.isin(name, self._copying) | awaited | (copied & ~np.isin(name, self._early))
-        for column, part in ((self._start, start), (self._end, end), (self._process, process), (self._name, name)):
+    def add(self, calls: Calls, correlation: Int64) -> None:
+        """One chunk of calls that synchronise, allocate, free or copy, with the correlation id of each."""
+        copied, awaited = self._copies.copied(call_keys(calls.process, correlation))
+        kept = ~np.isin(calls.name, self._copying) | awaited | (copied & ~np.isin(calls.name, self._early))
+        for column, part in ((self._start, calls.start), (self._end, calls.end), (self._process, calls.process),
+                             (self._name, calls.name), (self._thread, calls.thread)):
             column.add(part[kept])
 
     def calls(self) -> Calls:
         """What was kept; the columns are given up."""
-        return Calls(self._start.int64(), self._end.int64(), self._process.int32(), self._name.int32())
+        return Calls(self._start.int64(), self._end.int64(), self._process.int32(), self._name.int32(),
+                     self._thread.int64())

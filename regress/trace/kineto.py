@@ -13,7 +13,7 @@ from regress.errors import TraceInputError, TraceUnfitError
 from regress.trace.event_stream import Document, EventStream
 from regress.trace.host_calls import HostCalls, HostCopies
 from regress.trace.kineto_events import Collected, Collector
-from regress.trace.launches import captured
+from regress.trace.launches import captured, thinned
 from regress.trace.names import launches_kernel
 from regress.trace.timeline import (
     DEFAULTS,
@@ -24,6 +24,7 @@ from regress.trace.timeline import (
     HostComm,
     IdentitySource,
     Kernels,
+    LaunchTimes,
     LostAndFound,
     Overhead,
     Process,
@@ -68,7 +69,7 @@ def _timeline(path: Path, out: Collected, document: Document) -> Timeline:
         file=str(path), tracer=Tracer.KINETO, version="torch.profiler", processes=(process,), names=tuple(out.names),
         kernels=kernels, comm=comm, copies=copies, calls=_calls(out, of_calls), steps=steps, overhead=_overhead(out),
         host_comm=_host_comm(out), gpus=_gpus(process, kernels, document), lost=lost, began_ns=document.base_ns or 0,
-        host=document.host_name or "",
+        host=document.host_name or "", launches=_launch_times(out),
         named={name: _steps(rows) for name, rows in out.ranges.items()})
 
 
@@ -139,10 +140,16 @@ def _copies(out: Collected) -> tuple[Copies, HostCopies]:
 
 
 def _calls(out: Collected, copies: HostCopies) -> Calls:
-    start, end, name, correlation = (np.array(column, np.int64) for column in out.calls)
+    start, end, name, correlation, thread = (np.array(column, np.int64) for column in out.calls)
     calls = HostCalls({code: text for text, code in out.names.items()}, copies)
-    calls.add(start, end, np.zeros(len(start), np.int32), name.astype(np.int32), correlation)
+    calls.add(Calls(start, end, np.zeros(len(start), np.int32), name.astype(np.int32), thread), correlation)
     return calls.calls()
+
+
+def _launch_times(out: Collected) -> LaunchTimes:
+    start, thread = (np.array(out.launches[column], np.int64) for column in (0, 3))
+    threads, codes = np.unique(thread, return_inverse=True)
+    return thinned(start, np.zeros(len(start), np.int32), threads, codes.astype(np.int32))
 
 
 def _overhead(out: Collected) -> Overhead:

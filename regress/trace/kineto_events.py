@@ -69,8 +69,8 @@ class Collected:
     """Columns as they grow, eight bytes a value.
 
     kernels: start, end, device, stream, name, correlation. comm: kernel row, operation, communicator, bytes, grid.
-    copies: start, end, device, bytes, kind, pageable, correlation. calls: start, end, name, correlation. launches, and
-    where captures of CUDA graphs begin and end: start, correlation, name, thread.
+    copies: start, end, device, bytes, kind, pageable, correlation. calls: start, end, name, correlation, thread.
+    launches, and where captures of CUDA graphs begin and end: start, correlation, name, thread.
     ranges: by text, steps under "". host_comm: collectives that a CPU backend named, own_comm: ranges that our
     workloads set around any backend's; start, end, operation, bytes. foreign: the accelerator the trace is of, where it
     is none of NVIDIA's.
@@ -80,7 +80,7 @@ class Collected:
     kernels: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(6)))
     comm: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     copies: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(7)))
-    calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
+    calls: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(5)))
     launches: tuple[array[int], ...] = field(default_factory=lambda: tuple(array("q") for _ in range(4)))
     ranges: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     host_comm: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -155,10 +155,11 @@ class Collector:
         if launching or kind is CallKind.COPY:
             correlation = _DECODE_ARGS.decode(event.args).correlation
         key = -1 if correlation is None else correlation
-        row: tuple[int, ...] = (start, start + to_ns(event.dur), self.out.name(name), key)
+        thread = _number(event.tid)
+        row: tuple[int, ...] = (start, start + to_ns(event.dur), self.out.name(name), key, thread)
         columns: Sequence[array[int]] = self.out.calls
         if launching:
-            row, columns = (start, key, self.out.name(name), _number(event.tid)), self.out.launches
+            row, columns = (start, key, self.out.name(name), thread), self.out.launches
         for column, value in zip(columns, row, strict=True):
             column.append(value)
 

@@ -69,7 +69,11 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class CallTotal:
-    """One runtime call of a lane's process: its full name, how often, how long, and how often inside a step."""
+    """One runtime call of a lane's process: its full name, how often, how long, and how often inside a step.
+
+    launching: those inside a step that are by threads which launch kernels there. A thread that launches none
+    (it writes a checkpoint or fetches a batch) may wait as long as it likes: no kernel comes later for it.
+    """
 
     name: str
     kind: CallKind
@@ -77,6 +81,8 @@ class CallTotal:
     total_ns: int
     in_steps: int
     in_steps_ns: int
+    launching: int
+    launching_ns: int
 
     @property
     def plain_name(self) -> str:
@@ -140,11 +146,12 @@ class Lane:
     a CPU backend, whose collectives are ranges on the host and which has no device to measure. gpu: (machine or file,
     number) of the physical device. rank: final only in an `Analysis`. communicator: as in `Process`. in_window,
     in_trace: over the step window, and from the first kernel's start to the last end. host_ns, host_sync_ns: the window
-    on the host, and the part of it spent in synchronising calls. counters: mean of each sampled GPU counter in the
-    window. offset_ns: add to the lane's times to put lanes of several files on one clock; clock: lanes with equal clock
-    are comparable without correction. exposed: when, in the window, communication ran alone (for a CPU backend: when a
-    collective ran inside a step, as what runs beside it is not seen). serial_comm: communication kernels on a stream
-    that computes too. host_collectives: those of a CPU backend beside this lane's own, None where there are none.
+    on the host, and the part of it in which a thread that launches kernels was in a blocking call. counters: mean of
+    each sampled GPU counter in the window. offset_ns: add to the lane's times to put lanes of several files on one
+    clock; clock: lanes with equal clock are comparable without correction. exposed: when, in the window, communication
+    ran alone (for a CPU backend: when a collective ran inside a step, as what runs beside it is not seen). serial_comm:
+    communication kernels on a stream that computes too. host_collectives: those of a CPU backend beside this lane's
+    own, None where there are none.
     unclosed: the lane over its window without closing collectives, None where there are none.
     """
 

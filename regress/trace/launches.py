@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from regress.trace.codes import Codes, Growing
 from regress.trace.export_db import ExportDb
 from regress.trace.names import CallKind, call_kind, launches_kernel
-from regress.trace.timeline import NO_TIME, Kernels, LostAndFound
+from regress.trace.timeline import NO_TIME, Kernels, LaunchTimes, LostAndFound
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
 UInt32 = NDArray[np.uint32]
 _THREAD_BITS = np.int64(0xFFFFFF)
+_STRETCH_NS = 50_000
+"""A step is many times as long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +101,17 @@ def captured(start: Int64, thread: NDArray[np.integer], name_rows: NDArray[np.in
         # A driver call inside the runtime call may be there too: begun means begun at least once.
         found[mine] = np.cumsum(begin[mine].astype(np.int64) - end[mine]) > 0
     return found
+
+
+def thinned(start: Int64, process: Int32, thread_ids: Int64, thread: Int32) -> LaunchTimes:
+    """The launches, without those that follow one of the same thread in the same stretch of time.
+
+    thread: index into thread_ids. A trace has millions, and whether a thread launches in a step needs few.
+    """
+    first = np.ones(len(start), np.bool_)
+    stretch = start // _STRETCH_NS
+    first[1:] = (stretch[1:] != stretch[:-1]) | (thread[1:] != thread[:-1])
+    return LaunchTimes(start[first], process[first], thread_ids[thread[first]])
 
 
 def _contained(sorted_keys: UInt32, wanted: UInt32) -> NDArray[np.bool_]:

@@ -81,6 +81,7 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
         np.array([window.start], np.int64), np.array([window.end], np.int64))
     whole = Intervals(start[:1], np.array([end.max()]))
     names, counts = np.unique(kernels.name[rows[is_comm]], return_counts=True)
+    launching = _launching(timeline, process, host)
     gpu = timeline.gpus.get((process, device), device)
     machine = timeline.host or ("" if timeline.began_ns is None else timeline.file)
     lane = Lane(
@@ -90,8 +91,9 @@ def _reduce(timeline: Timeline, process: int, device: int, rows: Int64, limits: 
         in_trace=occupancy(start, end, is_comm, whole),
         kernels=len(rows), comm_kernels=int(np.count_nonzero(is_comm)),
         gaps=split_gaps(start, end, kernels.launch[rows], window.spans, overhead),
-        host_ns=host.total, host_sync_ns=_host_sync_ns(timeline, process, host),
-        calls=_calls(timeline, process, window.host, limits), copies=_copies(timeline, process, device, window, limits),
+        host_ns=host.total, host_sync_ns=_host_sync_ns(timeline, process, host, launching),
+        calls=_calls(timeline, process, window.host, limits, launching),
+        copies=_copies(timeline, process, device, window, limits),
         collectives=_collectives(timeline, rows[is_comm], window.host),
         kernel_names={timeline.names[n]: int(c) for n, c in zip(names.tolist(), counts, strict=True)},
         clock=timeline.host or timeline.file, offset_ns=timeline.began_ns or 0,
@@ -141,15 +143,27 @@ def _counters(timeline: Timeline, gpu: int, limits: Intervals | None) -> dict[st
             if metric.gpu == gpu and metric.window_mean is not None}
 
 
-def _host_sync_ns(timeline: Timeline, process: int, host: Intervals) -> int:
-    """Time of the host window in which any thread of the process sat in a call that waits for the device."""
+def _launching(timeline: Timeline, process: int, host: Intervals) -> NDArray[np.bool_]:
+    """For each call whether a thread made it that launches in the host window; every call where no launch is known.
+
+    The thread that runs backward() is such a one, though the main thread only waits for it. A thread that launches
+    nothing, and for which the main thread waits, cannot be told from one that holds nobody up.
+    """
+    launches = timeline.launches
+    threads = np.unique(launches.thread[(launches.process == process) & covers(host, launches.start)])
+    return np.isin(timeline.calls.thread, threads, invert=len(threads) == 0)
+
+
+def _host_sync_ns(timeline: Timeline, process: int, host: Intervals, launching: NDArray[np.bool_]) -> int:
+    """Time of the host window in which a launching thread of the process sat in a call that waits for the device."""
     calls = timeline.calls
     sync = np.array([call_kind(timeline.names[n]) in BLOCKING for n in np.unique(calls.name)], np.bool_)
-    mine = (calls.process == process) & np.isin(calls.name, np.unique(calls.name)[sync])
+    mine = (calls.process == process) & launching & np.isin(calls.name, np.unique(calls.name)[sync])
     return intersection(union(calls.start[mine], calls.end[mine]), host).total
 
 
-def _calls(timeline: Timeline, process: int, host: Intervals, limits: Intervals | None) -> tuple[CallTotal, ...]:
+def _calls(timeline: Timeline, process: int, host: Intervals, limits: Intervals | None,
+           launching: NDArray[np.bool_]) -> tuple[CallTotal, ...]:
     calls = timeline.calls
     mine = np.flatnonzero(calls.process == process)
     if limits is not None:
@@ -160,8 +174,9 @@ def _calls(timeline: Timeline, process: int, host: Intervals, limits: Intervals 
     for name in np.unique(calls.name[mine]).tolist():
         of_name = calls.name[mine] == name
         text, both = timeline.names[name], of_name & inside
-        found.append(CallTotal(text, call_kind(text) or CallKind.RELEASE, int(np.count_nonzero(of_name)),
-                               int(length[of_name].sum()), int(np.count_nonzero(both)), int(length[both].sum())))
+        found.append(CallTotal(text, call_kind(text) or CallKind.RELEASE, *(
+            value for mask in (of_name, both, both & launching[mine]) for value in (
+                int(np.count_nonzero(mask)), int(length[mask].sum())))))
     return tuple(sorted(found, key=lambda call: call.name))
 
 

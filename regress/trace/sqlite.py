@@ -17,7 +17,7 @@ from regress.trace.diagnostics import read_diagnostics
 from regress.trace.export_db import ExportDb, no_kernels, open_export, read_schema
 from regress.trace.gpu_counters import read_gpu_metrics, read_gpus
 from regress.trace.host_calls import HostCalls, HostCopies
-from regress.trace.launches import Launches, join_launches, read_launches
+from regress.trace.launches import Launches, join_launches, read_launches, thinned
 from regress.trace.names import CallKind, call_kind, is_comm_kernel, operation
 from regress.trace.nccl_ranges import NcclRanges, link
 from regress.trace.nvtx import NvtxFound, read_nvtx
@@ -85,6 +85,7 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
                                  processes)
         kernels, launch_row, lost = join_launches(kernels, correlation, launches, names.rows(launches.name), texts)
         launched = _launched(launches, launch_row, kernels)
+        launch_times = thinned(launches.start, launches.process, launches.thread_ids, launches.thread)
         # The biggest tables are not needed any more: what is read next must not come on top of them.
         del correlation, launches, launch_row
         nvtx = read_nvtx(db, processes, options, names.ids, texts)
@@ -97,6 +98,7 @@ def read_sqlite(path: Path, options: ReadOptions = DEFAULTS) -> Timeline:
             host_comm=nvtx.host_comm,
             began_ns=_session_start(db), host=_host(db),
             named=nvtx.named,
+            launches=launch_times,
             lost=replace(lost, clipped_ranges=nvtx.clipped, diagnostics=read_diagnostics(db),
                          graph_launches_hidden=db.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")), warnings=schema.warnings)
         timeline = replace(timeline, processes=_processes(processes, nvtx))
@@ -182,7 +184,8 @@ def _read_calls(db: ExportDb, names: Names, processes: Codes, copies: HostCopies
         where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
         wanted = ("start", "end", "globalTid", "nameId", "correlationId")
         for start, end, thread, name, correlation in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
-            calls.add(start, end, processes.encode(thread & ~np.int64(0xFFFFFF)), names.rows(name), correlation)
+            process = processes.encode(thread & ~np.int64(0xFFFFFF))
+            calls.add(Calls(start, end, process, names.rows(name), thread), correlation)
     return calls.calls()
 
 

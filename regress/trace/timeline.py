@@ -137,13 +137,30 @@ class Copies:
 class Calls:
     """One row a synchronising, allocating or freeing runtime call, or one that waits for what it copies.
 
-    name: index into `Timeline.names`.
+    name: index into `Timeline.names`. thread: a number of the thread that no other of the file has (nsys: globalTid),
+    -1 where unknown.
     """
 
     start: Int64
     end: Int64
     process: Int32
     name: Int32
+    thread: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchTimes:
+    """When threads launched kernels or graphs: of launches close together by one thread, one row stands for all.
+
+    thread: as in `Calls`.
+    """
+
+    start: Int64
+    process: Int32
+    thread: Int64
+
+
+NO_LAUNCHES = LaunchTimes(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -232,4 +249,5 @@ class Timeline:
     host: str = ""
     named: dict[str, Steps] = field(default_factory=dict)
     within: str | None = None
+    launches: LaunchTimes = NO_LAUNCHES
     warnings: tuple[str, ...] = ()
