@@ -142,7 +142,8 @@ def _copies(out: Collected) -> tuple[Copies, HostCopies]:
 def _calls(out: Collected, copies: HostCopies) -> Calls:
     start, end, name, correlation, thread = (np.array(column, np.int64) for column in out.calls)
     calls = HostCalls({code: text for text, code in out.names.items()}, copies)
-    calls.add(Calls(start, end, np.zeros(len(start), np.int32), name.astype(np.int32), thread), correlation)
+    calls.add(start, end, process=np.zeros(len(start), np.int32), thread=thread, name=name.astype(np.int32),
+              correlation=correlation)
     return calls.calls()
 
 

@@ -73,6 +73,7 @@ class CallTotal:
 
     launching: those inside a step that are by threads which launch kernels there. A thread that launches none
     (it writes a checkpoint or fetches a batch) may wait as long as it likes: no kernel comes later for it.
+    uploading: of those again the ones that are part of a copy from pageable memory, as in `Calls`.
     """
 
     name: str
@@ -83,6 +84,8 @@ class CallTotal:
     in_steps_ns: int
     launching: int
     launching_ns: int
+    uploading: int
+    uploading_ns: int
 
     @property
     def plain_name(self) -> str:

@@ -174,8 +174,9 @@ def _calls(timeline: Timeline, process: int, host: Intervals, limits: Intervals 
     for name in np.unique(calls.name[mine]).tolist():
         of_name = calls.name[mine] == name
         text, both = timeline.names[name], of_name & inside
+        held = both & launching[mine]
         found.append(CallTotal(text, call_kind(text) or CallKind.RELEASE, *(
-            value for mask in (of_name, both, both & launching[mine]) for value in (
+            value for mask in (of_name, both, held, held & calls.uploading[mine]) for value in (
                 int(np.count_nonzero(mask)), int(length[mask].sum())))))
     return tuple(sorted(found, key=lambda call: call.name))
 

@@ -184,8 +184,8 @@ def _read_calls(db: ExportDb, names: Names, processes: Codes, copies: HostCopies
         where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
         wanted = ("start", "end", "globalTid", "nameId", "correlationId")
         for start, end, thread, name, correlation in db.chunks("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, where):
-            process = processes.encode(thread & ~np.int64(0xFFFFFF))
-            calls.add(Calls(start, end, process, names.rows(name), thread), correlation)
+            calls.add(start, end, process=processes.encode(thread & ~np.int64(0xFFFFFF)), thread=thread,
+                      name=names.rows(name), correlation=correlation)
     return calls.calls()
 
 

@@ -138,7 +138,8 @@ class Calls:
     """One row a synchronising, allocating or freeing runtime call, or one that waits for what it copies.
 
     name: index into `Timeline.names`. thread: a number of the thread that no other of the file has (nsys: globalTid),
-    -1 where unknown.
+    -1 where unknown. uploading: the call copies from pageable memory to the device, or follows at once on its thread on
+    a call that does: such a copy is a copy and a wait for its stream.
     """
 
     start: Int64
@@ -146,6 +147,7 @@ class Calls:
     process: Int32
     name: Int32
     thread: Int64
+    uploading: Bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

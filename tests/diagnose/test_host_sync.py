@@ -108,3 +108,72 @@ def test_torchs_traces_tell_threads_apart_too(thread: int, blocked_us: int, tmp_
     (lane,) = read_traces([kineto(tmp_path / "t.json", events)]).lanes
     (call,) = lane.calls
     assert (call.in_steps, call.launching, lane.host_sync_ns) == (1, blocked_us > 0, blocked_us * 1000)
+
+
+def _batch(call: str, size: int, waited_us: tuple[int, int], *, pageable: bool = True, thread: int = 7,
+           read: bool = False) -> Export:
+    """Steps of 12 ms: a batch goes to the device, the loop waits for the stream, and the device then runs dry for 3 ms.
+
+    call: copies the batch from 50 to 60 us, on that thread. waited_us: begin and end of the wait. read: it is for the
+    loss, whose copy to pinned memory was asked for just before.
+    """
+    made = Export()
+    for step in range(STEPS):
+        begin, key = (1 + 12 * step) * MS, 1000 + 2 * step
+        made.nvtx(10, begin, begin + 12 * MS - 1000, "step")
+        made.call(10, begin + 50 * US, begin + 60 * US, call, key, thread=thread)
+        made.copy(10, begin + 60 * US, begin + 110 * US, size, source=0 if pageable else 1, correlation=key)
+        made.kernel(10, begin + 300 * US, begin + 8300 * US, launch=begin + 20 * US)
+        if read:
+            made.call(10, begin + waited_us[0] * US - 6 * US, begin + waited_us[0] * US - 1 * US,
+                      "cudaMemcpyAsync_v3020", key + 1)
+            made.copy(10, begin + 8301 * US, begin + 8303 * US, 4, kind=2, source=2, target=1, correlation=key + 1)
+        made.call(10, begin + waited_us[0] * US, begin + waited_us[1] * US, "cudaStreamSynchronize_v3020")
+        made.kernel(10, begin + 11_500 * US, begin + 11_990 * US)
+    return made
+
+
+@pytest.mark.parametrize("began_us", [67, 400], ids=["at once", "later"])
+@pytest.mark.parametrize("pageable", [True, False])
+def test_reading_the_loss_is_no_wait_of_the_batchs_copies(pageable: bool, began_us: int, tmp_path: Path) -> None:
+    """The batch is copied with non_blocking=True: the wait is for the loss, however the batch came and how soon."""
+    made = _batch("cudaMemcpyAsync_v3020", 4 << 20, (began_us, 8310), pageable=pageable, read=True)
+    sync = _found(made, tmp_path)["host_sync"]
+    assert (sync.severity, sync.evidence["calls_per_step"]) == ("critical", 1.0)
+    assert sync.evidence["blocked_ratio"] == pytest.approx((8310 - began_us) / 11_999)
+    assert [one.rule for one in sync.consequences] == ["launch_gaps"]
+
+
+@pytest.mark.parametrize(("began_us", "thread", "size", "found"), [
+    (66, 7, 4 << 20, False),     # batch.to(device): a copy, and a wait that is part of it
+    (66, 7, 64 << 10, True),     # too little to be a fault: a way to wait for the device
+    (66, 8, 4 << 20, True),      # another thread's copy
+    (200, 7, 4 << 20, True)],    # long after it
+    ids=["of the copy", "small", "of another thread", "later"])
+def test_a_wait_is_a_copys_where_it_follows_at_once_on_its_thread(
+        began_us: int, thread: int, size: int, found: bool, tmp_path: Path) -> None:
+    made = _batch("cudaMemcpyAsync_v3020", size, (began_us, 8310), thread=thread)
+    assert ("host_sync" in _found(made, tmp_path)) is found
+
+
+def test_a_copy_from_pageable_memory_that_is_not_asynchronous_is_left_to_the_copies_too(tmp_path: Path) -> None:
+    (lane,) = read_traces([_batch("cudaMemcpy_v3020", 4 << 20, (400, 410)).write(tmp_path / "t.sqlite")]).lanes
+    assert [(call.plain_name, call.in_steps, call.launching, call.uploading, call.uploading_ns)
+            for call in lane.calls] == [("cudaMemcpy", STEPS, STEPS, STEPS, STEPS * 10 * US),
+                                        ("cudaStreamSynchronize", STEPS, STEPS, 0, 0)]
+
+
+@pytest.mark.parametrize(("tid", "uploading"), [(1, 1), (2, 0)])
+def test_torchs_traces_tell_the_waits_of_copies_too(tid: int, uploading: int, tmp_path: Path) -> None:
+    def call(name: str, start: float, length: float, thread: int, **args: object) -> dict[str, object]:
+        return {"ph": "X", "cat": "cuda_runtime", "name": name, "pid": 40, "tid": thread, "ts": start, "dur": length,
+                "args": args}
+
+    copy: dict[str, object] = {
+        "ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": 7, "ts": 195.0,
+        "dur": 20.0, "args": {"device": 0, "stream": 7, "correlation": 8, "bytes": 1 << 20}}
+    events = [*kineto_rank(0), copy, call("cudaMemcpyAsync", 180.0, 10.0, tid, correlation=8),
+              call("cudaStreamSynchronize", 191.0, 25.0, 1, correlation=9)]
+    (lane,) = read_traces([kineto(tmp_path / "t.json", events)]).lanes
+    assert [(one.launching, one.uploading) for one in lane.calls if one.name == "cudaStreamSynchronize"] == [
+        (1, uploading)]

@@ -218,7 +218,8 @@ def test_stream_waits_of_pageable_copies_belong_to_the_copies(tmp_path: Path) ->
     made = _stepped([8 << 20])
     for step in range(3):
         begin = 1_000_000 + step * 10_000_000
-        made.copy(10, begin + 400_000, begin + 3_900_000, 64 << 20)
+        made.call(10, begin + 380_000, begin + 389_000, "cudaMemcpyAsync_v3020", 9000 + step)
+        made.copy(10, begin + 400_000, begin + 3_900_000, 64 << 20, correlation=9000 + step)
         made.call(10, begin + 390_000, begin + 4_000_000, "cudaStreamSynchronize_v3020")
         made.kernel(10, begin + 4_500_000, begin + 4_600_000)
     analysis = read_traces([made.write(tmp_path / "t.sqlite")])
@@ -253,7 +254,8 @@ def test_reading_the_loss_every_step_is_waiting_for_the_device(batch_bytes: int,
     for step in range(3):
         begin = 1_000_000 + step * 10_000_000
         if batch_bytes:
-            made.copy(10, begin + 110_000, begin + 150_000, batch_bytes)
+            made.call(10, begin + 105_000, begin + 109_000, "cudaMemcpyAsync_v3020", 8000 + step)
+            made.copy(10, begin + 110_000, begin + 150_000, batch_bytes, correlation=8000 + step)
             made.call(10, begin + 110_000, begin + 151_000, "cudaStreamSynchronize_v3020")
         _read_loss(made, step, call)
     analysis = read_traces([made.write(tmp_path / "t.sqlite")])
