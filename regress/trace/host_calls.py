@@ -39,6 +39,15 @@ class HostCopies:
     def __len__(self) -> int:
         return len(self._keys)
 
+    def asks_for(self, name: str) -> bool:
+        """Whether to read calls of that name: those that copy need not all be, and a trace may have as many as kernels.
+
+        Where all host memory is pinned, asynchronous calls wait for nothing.
+        """
+        if call_kind(name) is not CallKind.COPY:
+            return True
+        return bool(self._pageable.any()) if returns_early(name) else len(self) > 0
+
     def copied(self, keys: Int64) -> tuple[Bool, Bool, Bool]:
         """For each call whether it made one of the copies, one to pageable memory, and one from pageable memory."""
         if len(self) == 0:

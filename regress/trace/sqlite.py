@@ -176,9 +176,9 @@ def _read_copies(db: ExportDb, processes: Codes) -> tuple[Copies, HostCopies]:
 
 def _read_calls(db: ExportDb, names: Names, processes: Codes, copies: HostCopies) -> Calls:
     """The calls kept, those that copy only where they wait for one of these copies."""
-    kinds = (CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE) + (CallKind.COPY,) * bool(copies)
-    ids = names.call_ids(*kinds)
+    ids = names.call_ids(CallKind.SYNC, CallKind.ALLOC, CallKind.RELEASE, CallKind.COPY)
     rows = names.rows(np.array(ids, np.int64)).tolist()
+    ids = [one for one, row in zip(ids, rows, strict=True) if copies.asks_for(names.texts[row])]
     calls = HostCalls({row: names.texts[row] for row in rows}, copies)
     if ids:
         where = f"WHERE nameId IN ({', '.join(map(str, ids))})"
