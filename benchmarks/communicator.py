@@ -56,12 +56,13 @@ def set_variables(spec: LaunchSpec, place: Place, environment: MutableMapping[st
     """Sets what NCCL and gloo read when the communicator is made; a choice the user made stays, except the host id.
 
     On one host gloo would otherwise resolve the host's name, which fails or takes seconds on many machines.
-    Ranks that share a GPU must look like nodes of their own, or NCCL refuses the second rank on one device.
+    Ranks that share a GPU must look like nodes of their own, or NCCL refuses the second rank on one device, unless
+    the user has told a recent one to allow it.
     """
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback and place.local_world_size == place.world_size:
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    if spec.shared_gpu:
+    if spec.shared_gpu and not spec.multi_rank_gpu:
         environment["NCCL_HOSTID"] = f"comm-regress-{place.rank}"
         if loopback:
             environment.setdefault("NCCL_SOCKET_IFNAME", loopback)

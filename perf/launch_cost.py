@@ -61,8 +61,8 @@ def stages(device: str, count: int) -> None:
         time.sleep(10)  # the agent's own import overlaps with other work of the gate, and is not of the launch
         for index in range(count):
             results = Path(folder, str(index))
-            spec = LaunchSpec(cases, index, plan.backend, str(results), seconds, shared_gpu=plan.shared_gpu,
-                              threads_per_rank=plan.threads_per_rank)
+            spec = LaunchSpec(cases, index, plan.backend, str(results), seconds,
+                              plan.threads_per_rank, plan.shared_gpu, multi_rank_gpu=plan.multi_rank_gpu)
             began = time.time()
             result = launcher.launch(spec, index=index, role="head", deadline_seconds=300, environment=environment)
             ended = time.time()

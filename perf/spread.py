@@ -78,8 +78,8 @@ def collect(path: Path, plan: RankPlan, cases: tuple[Case, ...], arguments: argp
     index = len(path.read_bytes().splitlines()) if path.exists() else 0
     with launches_for(plan) as (launcher, environment), path.open("ab") as out:
         while index < arguments.launches and time.monotonic() < end:
-            spec = LaunchSpec(cases, index, plan.backend, "", arguments.case_seconds, shared_gpu=plan.shared_gpu,
-                              threads_per_rank=plan.threads_per_rank)
+            spec = LaunchSpec(cases, index, plan.backend, "", arguments.case_seconds,
+                              plan.threads_per_rank, plan.shared_gpu, multi_rank_gpu=plan.multi_rank_gpu)
             result = launcher.launch(spec, index=index, role="head", deadline_seconds=180, environment=environment)
             out.write(to_json(without_samples(fold_launch(result, metrics, 0))) + b"\n")
             out.flush()

@@ -183,7 +183,7 @@ class Campaign:
         root = task.base.root if task.base is not None else self.root
         return LaunchSpec(task.cases, task.seed, self.ranks.backend, str(folder), profile.case_duration,
                           min(profile.threads_per_rank, self.ranks.threads_per_rank), self.ranks.shared_gpu, tracer,
-                          (str(root),))
+                          (str(root),), self.ranks.multi_rank_gpu)
 
     @property
     def estimate(self) -> Estimate:

@@ -237,7 +237,8 @@ class LaunchSpec:
         `rank{r}.case{i}.json` (a RankResult, i counting in the order of `cases`) as soon as it is measured, and
         `rank{r}.progress.jsonl` (one Progress a line).
     case_seconds: how long each timing mode of a case should be measured; rank 0 derives the iterations from it.
-    shared_gpu: all ranks of a node share one GPU, each posing as a node of its own.
+    shared_gpu: all ranks of a node share one GPU. multi_rank_gpu: the user has told NCCL (2.30 and newer) to let them;
+        without it each poses as a node of its own.
     tracer: "none", "nsys" (open the profiler's capture range, NVTX on) or "kineto" (torch.profiler, files in
         results_dir). import_paths: appended to sys.path for a user's own step.
     """
@@ -251,6 +252,7 @@ class LaunchSpec:
     shared_gpu: bool = False
     tracer: str = "none"
     import_paths: tuple[str, ...] = ()
+    multi_rank_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,8 @@ def _sharing(facts: Facts) -> Iterator[Finding]:
                       "end it (echo quit | nvidia-cuda-mps-control) so that the gate runs one of its own")
     elif facts.mps.program is not None:
         yield Finding(_AREA, "multi-process service", Level.OK,
-                      f"{facts.mps.program}: two ranks share the one GPU side by side")
+                      f"{facts.mps.program}: two ranks share the one GPU side by side, and talk "
+                      + ("as this NCCL lets them" if facts.plan.multi_rank_gpu else "over sockets"))
     else:
         yield Finding(_AREA, "multi-process service", Level.BLOCKS,
                       "nvidia-cuda-mps-control is not installed: the GPU time-slices between the two ranks, and no "

@@ -29,6 +29,8 @@ def collect(plan: RankPlan, devices: Devices | None, *, profiler_mode: str = "no
     if plan.device == "cuda" and devices is not None:
         gpus = rank_gpus(plan, devices, variables)
         must |= _gpu_identity(devices, gpus) | {"gpu_sharing": gpu_sharing}
+        if plan.multi_rank_gpu:
+            must["multi_rank_gpu"] = True
         facts |= {"driver_version": devices.driver, "driver_cuda_version": devices.cuda_version}
     else:
         must |= {"cpu_model": host.cpu_model(), "cpu_cores_allowed": host.allowed_cores()}

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from regress.errors import EnvironmentUnfitError, UsageError
 from regress.measure.devices import Devices, open_devices
 from regress.measure.host import allowed_cores
-from regress.measure.software import package_folder
+from regress.measure.software import nccl_version, package_folder
 
 DEVICES = ("auto", "cuda", "cpu")
 CPU_RANKS = 2
+MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """The ranks of every launch. device: "cuda" or "cpu". shared_gpu: two ranks on the one GPU there is."""
+    """The ranks of every launch. device: "cuda" or "cpu". shared_gpu: two ranks on the one GPU there is.
+
+    multi_rank_gpu: NCCL itself is told to let them share it; otherwise each poses as a host of its own, and they talk
+    over sockets.
+    """
 
     world_size: int
     device: str
     backend: str
     shared_gpu: bool
     threads_per_rank: int
+    multi_rank_gpu: bool = False
 
 
 def plan_ranks(device: str = "auto", world_size: int | None = None, *, devices: Devices | None = None,
@@ -39,15 +46,16 @@ def plan_ranks(device: str = "auto", world_size: int | None = None, *, devices: 
     if world_size is not None and world_size < 1:
         raise UsageError(f"{world_size} ranks", accepted="at least 1")
     require_torch()
-    gpus = 0 if device == "cpu" else visible_gpus(devices, os.environ if environment is None else environment)
+    variables = os.environ if environment is None else environment
+    gpus = 0 if device == "cpu" else visible_gpus(devices, variables)
     if device == "cuda" and gpus == 0:
         raise EnvironmentUnfitError("no usable NVIDIA GPU", where="--comm-regress-device cuda",
                                     accepted="a GPU that the driver lists and CUDA_VISIBLE_DEVICES does not hide",
                                     next_step="run `nvidia-smi`, or measure on the CPU: --comm-regress-device cpu")
-    return _cpu_plan(world_size) if gpus == 0 else _gpu_plan(gpus, world_size)
+    return _cpu_plan(world_size) if gpus == 0 else _gpu_plan(gpus, world_size, variables)
 
 
-def _gpu_plan(gpus: int, world_size: int | None) -> RankPlan:
+def _gpu_plan(gpus: int, world_size: int | None, variables: Mapping[str, str]) -> RankPlan:
     limit = 2 if gpus == 1 else gpus
     ranks = limit if world_size is None else world_size
     if ranks > limit:
@@ -55,7 +63,20 @@ def _gpu_plan(gpus: int, world_size: int | None) -> RankPlan:
             f"{ranks} ranks on {gpus} visible GPU{'s' if gpus > 1 else ''}",
             accepted=f"at most {limit}: {'two ranks may share the only GPU' if gpus == 1 else 'one rank for each GPU'}",
             next_step="lower the world size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)")
-    return RankPlan(ranks, "cuda", "nccl", gpus == 1 and ranks > 1, max(1, allowed_cores() // ranks))
+    shared = gpus == 1 and ranks > 1
+    return RankPlan(ranks, "cuda", "nccl", shared, max(1, allowed_cores() // ranks),
+                    shared and allows_multi_rank_gpu(nccl_version(), variables))
+
+
+def allows_multi_rank_gpu(nccl: str | None, environment: Mapping[str, str]) -> bool:
+    """Whether this NCCL lets two ranks share a GPU by itself, and the user asks for it.
+
+    Since NCCL 2.30, whose user guide (NCCL_MULTI_RANK_GPU_ENABLE) calls it experimental and warns of hangs: hence only
+    where the user sets it. nccl: its version, None where it is not known.
+    """
+    numbers = re.match(r"(\d+)\.(\d+)", nccl or "")
+    recent = numbers is not None and (int(numbers[1]), int(numbers[2])) >= (2, 30)
+    return recent and environment.get(MULTI_RANK_VARIABLE, "").strip() == "1"
 
 
 def _cpu_plan(world_size: int | None) -> RankPlan:

@@ -48,6 +48,13 @@ def test_ranks_that_share_a_gpu_pose_as_nodes() -> None:
     assert environment == {"NCCL_HOSTID": "comm-regress-1", "NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
 
 
+def test_ranks_that_nccl_lets_share_a_gpu_stay_one_host() -> None:
+    environment: dict[str, str] = {}
+    set_variables(LaunchSpec((), 1, "nccl", "", 0.1, shared_gpu=True, multi_rank_gpu=True), Place(1, 1, 2, 2),
+                  environment)
+    assert environment == {"GLOO_SOCKET_IFNAME": "lo"}
+
+
 def test_an_interface_that_the_user_chose_stays_and_several_hosts_get_none() -> None:
     chosen = {"GLOO_SOCKET_IFNAME": "eth1"}
     set_variables(spec(shared_gpu=False), Place(0, 0, 2, 2), chosen)

@@ -166,3 +166,12 @@ def test_the_project(change: dict[str, object], name: str, level: Level, words: 
 def test_the_page_shows_a_machine_with_everything_wrong() -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
     assert (GOLDEN / "sick.txt").read_text() in page
+
+
+def test_how_two_ranks_talk_on_one_gpu_is_said() -> None:
+    posing = line(machines.SHARED, "multi-process service")
+    assert posing.seen.endswith("side by side, and talk over sockets")
+    assert machines.SHARED.plan is not None
+    allowed = line(replace(machines.SHARED, plan=replace(machines.SHARED.plan, multi_rank_gpu=True)),
+                   "multi-process service")
+    assert allowed.seen.endswith("side by side, and talk as this NCCL lets them")

@@ -44,7 +44,8 @@ def launched(plan: RankPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cases.append(Case("ddp_step", "float32", plan.world_size, "cuda", TimingMode.STEP))
     folder = tmp_path_factory.mktemp("launch")
     with TorchrunLauncher(plan.world_size, scratch=folder) as launcher, own_mps(mark=launcher.mark) as service:
-        spec = LaunchSpec(tuple(cases), 1, "nccl", str(folder / "out"), 0.05, shared_gpu=plan.shared_gpu)
+        spec = LaunchSpec(tuple(cases), 1, "nccl", str(folder / "out"), 0.05, shared_gpu=plan.shared_gpu,
+                          multi_rank_gpu=plan.multi_rank_gpu)
         yield launcher.launch(spec, index=0, role="head", deadline_seconds=180, case_deadline_seconds=60,
                               environment=dict(service.environment))
 

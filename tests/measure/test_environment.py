@@ -45,6 +45,13 @@ def test_gpus_must_match_in_model_count_links_and_sharing() -> None:
     assert seen.reported["driver_version"] == "580.1"
 
 
+def test_ranks_that_share_a_gpu_by_nccls_leave_are_another_environment_than_ranks_that_pose_as_hosts() -> None:
+    posing = collect(SHARED, FakeDevices(1), gpu_sharing="mps", environment={})
+    allowed = collect(replace(SHARED, multi_rank_gpu=True), FakeDevices(1), gpu_sharing="mps", environment={})
+    assert allowed.must_match == {**posing.must_match, "multi_rank_gpu": True}
+    assert "multi_rank_gpu" not in posing.must_match
+
+
 def test_the_cpu_must_match_in_model_and_cores_and_nothing_that_jitters() -> None:
     seen = collect(CPU, None, environment={})
     assert set(seen.must_match) == {"device", "backend", "shared_gpu", "node_count", "profiler_mode", "cpu_model",

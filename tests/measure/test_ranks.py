@@ -13,6 +13,7 @@ from tests.measure.fakes import FakeDevices
 @pytest.fixture(autouse=True)
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "allowed_cores", lambda: 4)
+    monkeypatch.setattr(ranks, "nccl_version", lambda: "2.28.9")
 
 
 @pytest.mark.parametrize(("gpus", "device", "world_size", "plan"), [
@@ -27,6 +28,18 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_rank_for_each_gpu_two_on_the_only_one_else_the_cpu(gpus: int, device: str, world_size: int | None,
                                                                 plan: RankPlan) -> None:
     assert plan_ranks(device, world_size, devices=FakeDevices(gpus), environment={}) == plan
+
+
+@pytest.mark.parametrize(("gpus", "nccl", "variable", "by_nccl"), [
+    (1, "2.30.7", "1", True), (1, "3.0", "1", True), (1, "2.30.7", None, False), (1, "2.30.7", "0", False),
+    (1, "2.29.7", "1", False), (1, "2.9.6", "1", False), (1, None, "1", False), (1, "of another kind", "1", False),
+    (2, "2.30.7", "1", False),
+])
+def test_ranks_share_the_only_gpu_by_nccls_leave_where_it_gives_one_and_the_user_asks(
+        monkeypatch: pytest.MonkeyPatch, gpus: int, nccl: str | None, variable: str | None, by_nccl: bool) -> None:
+    monkeypatch.setattr(ranks, "nccl_version", lambda: nccl)
+    asked = {} if variable is None else {"NCCL_MULTI_RANK_GPU_ENABLE": variable}
+    assert plan_ranks("cuda", devices=FakeDevices(gpus), environment=asked).multi_rank_gpu is by_nccl
 
 
 @pytest.mark.parametrize(("gpus", "device", "world_size", "error", "text"), [
