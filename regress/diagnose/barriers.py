@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from regress.diagnose import CRITICAL, INFO, SHARE, WARNING, Need, Rule
-from regress.diagnose.straggler import late_rank
 from regress.record import Diagnosis
 from regress.trace.intervals import intersection, union
+from regress.trace.late import late_rank
 from regress.trace.names import OPERATIONS
 from regress.trace.waits import lane_waits
 from regress.units import format_seconds

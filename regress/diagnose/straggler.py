@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,32 +9,17 @@ import numpy as np
 from regress.diagnose import CRITICAL, HIGH, MEDIUM, SHARE, WARNING, Need, Rule, mostly_waits
 from regress.record import Diagnosis
 from regress.trace.budget import step_budgets
+from regress.trace.late import LEAST_IN_TURN, Late, late_rank, span_seconds, waiting_for
 from regress.trace.messages import arrivals
-from regress.trace.waits import waiting_by_step
 
 if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
     from regress.trace.lane import Lane
 
-_SHARE_OF_WAITING = 0.6
-_LEAST_WAITING = 0.05
-_LEAST_IN_TURN = 0.10
 _ENOUGH, _ENOUGH_STEPS = 20, 10
 """So many collectives or steps tell habit from chance; half as many steps do where there are collectives enough."""
-_NEXT_TO_NOTHING = 0.25
-"""Waiting for a rank in one step, of what it is in a mean one: a stall once is not made a habit by microseconds."""
 _EXPLAINS = 0.5
 """Part of the waiting that a cause must account for before it is named."""
-_CONSTANT = 0.8
-"""From this part of the steps on, being late is this rank's and not chance."""
-
-
-def waiting_for(analysis: Analysis) -> dict[int, float]:
-    """Seconds that the other ranks, on average, did nothing but wait for each rank, over all steps of the trace."""
-    budgets = step_budgets(analysis)
-    others = max(1, len(budgets) - 1)
-    return {lane.rank or 0: sum(one.waiting_for.get(lane.rank or 0, 0.0) * one.steps for one in budgets) / others
-            for lane in analysis.lanes}
 
 
 def _reason(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[str, str, bool]:
@@ -75,49 +59,6 @@ def _reason_on_host(analysis: Analysis, late: Lane, waiting_ns: float) -> tuple[
     return "its host is slower or has more to do", "look at what else runs on its cores", False
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
-    """The rank that most waiting is for. share: its part of all waiting. cost: that waiting's part of the window.
-
-    late_steps: in how many of the steps most waiting was for it, without those where that was next to nothing. steps:
-    those with matched collectives.
-    """
-
-    rank: int
-    share: float
-    cost: float
-    late_steps: int
-    steps: int
-
-    @property
-    def pattern(self) -> str:
-        """How often it is late: one stall can be all waiting of a trace. One step tells nothing of others."""
-        if self.late_steps * 2 <= self.steps:
-            return "seldom"
-        return "constant" if self.late_steps >= _CONSTANT * self.steps and self.steps > 1 else "mostly"
-
-
-def late_rank(analysis: Analysis) -> Late | None:
-    """The rank that others wait for; None where they wait in turn, or too little to tell."""
-    blamed = waiting_for(analysis)
-    total = sum(blamed.values())
-    if not total:
-        return None
-    rank = max(blamed, key=lambda one: blamed[one])
-    lane = next(lane for lane in analysis.lanes if lane.rank == rank)
-    share, cost = blamed[rank] / total, blamed[rank] / _span_seconds(lane)
-    by_step = waiting_by_step(analysis)
-    mine, everyone = by_step[rank], np.sum(list(by_step.values()), axis=0)
-    often = (2 * mine > everyone) & (mine >= _NEXT_TO_NOTHING * mine.mean())
-    late = Late(rank, share, cost, int(np.count_nonzero(often)), len(mine))
-    least = _LEAST_IN_TURN if late.pattern == "seldom" else _LEAST_WAITING
-    return late if share >= _SHARE_OF_WAITING and cost >= least else None
-
-
-def _span_seconds(lane: Lane) -> float:
-    return (lane.in_window.span_ns or lane.window.host.total) / 1e9
-
-
 def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
     late = late_rank(analysis)
     return _in_turn(analysis) if late is None else [_one(analysis, late)]
@@ -126,7 +67,7 @@ def _check(analysis: Analysis, against: Analysis | None) -> list[Diagnosis]:
 def _one(analysis: Analysis, late: Late) -> Diagnosis:
     lane = next(lane for lane in analysis.lanes if lane.rank == late.rank)
     arrival = next(one for one in arrivals(analysis) if one.rank == late.rank)
-    waited = late.cost * _span_seconds(lane)
+    waited = late.cost * span_seconds(lane)
     reason, suggestion, alone = _reason(analysis, lane, waited * 1e9)
     enough = late.steps >= _ENOUGH_STEPS or (arrival.collectives >= _ENOUGH and 2 * late.steps >= _ENOUGH_STEPS)
     matched = "" if late.steps == analysis.steps else " with matched collectives"
@@ -144,8 +85,8 @@ def _one(analysis: Analysis, late: Late) -> Diagnosis:
 def _in_turn(analysis: Analysis) -> list[Diagnosis]:
     blamed = waiting_for(analysis)
     most = sorted(blamed, key=lambda rank: -blamed[rank])[:3]
-    cost = sum(blamed.values()) / _span_seconds(next(lane for lane in analysis.lanes if (lane.rank or 0) == most[0]))
-    if cost < _LEAST_IN_TURN:
+    cost = sum(blamed.values()) / span_seconds(next(lane for lane in analysis.lanes if (lane.rank or 0) == most[0]))
+    if cost < LEAST_IN_TURN:
         return []
     return [Diagnosis(
         "straggler", WARNING, {"rank": None, "pattern": "alternating", "waiting_seconds": sum(blamed.values()),

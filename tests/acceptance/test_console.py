@@ -83,8 +83,8 @@ def test_no_command_shows_the_help_and_is_a_usage_error(shell: Shell) -> None:
     assert (said.status, said.out) == (EXIT_USAGE, "")
     for name, summary in COMMANDS.items():
         assert re.search(rf"^ +{name} +{re.escape(summary[:40])}", said.err, re.MULTILINE)
-    assert "exit status: 0 pass, 1 regression, 2 interrupted, 4 usage, 10 the measurement cannot be trusted" in (
-        " ".join(said.err.split()))
+    assert ("exit status: 0 pass, 1 regression, 2 interrupted, 3 internal error, 4 usage, "
+            "10 the measurement cannot be trusted") in " ".join(said.err.split())
 
 
 @pytest.mark.parametrize("arguments", [["measure"], ["history"], ["history", "lst"], ["schema", "nothing"], ["compare"],

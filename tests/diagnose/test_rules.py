@@ -9,10 +9,10 @@ import pytest
 import regress.diagnose
 from regress.diagnose import COST, Rule, diagnose
 from regress.diagnose.accumulation import repeats
-from regress.diagnose.straggler import waiting_for
 from regress.record import Diagnosis
 from regress.shelf import variants
 from regress.trace.analysis import Analysis
+from regress.trace.late import waiting_for
 from regress.trace.names import CallKind
 from regress.trace.read import read_traces
 from tests.trace.made import ALL_REDUCE, Export, two_ranks
