@@ -21,13 +21,13 @@ from pathlib import Path
 
 import msgspec
 
-from perf.spread import launches_for
+from perf.spread import launches_for, spec_of
 from regress.catalog import open_shelves
 from regress.config import load_config
 from regress.measure.guard import process_file
 from regress.measure.progress import progress_file
 from regress.measure.ranks import plan_ranks
-from regress.record import LaunchSpec, Progress
+from regress.record import Progress
 
 PROGRAMS = {
     "python alone": "pass",
@@ -61,8 +61,7 @@ def stages(device: str, count: int) -> None:
         time.sleep(10)  # the agent's own import overlaps with other work of the gate, and is not of the launch
         for index in range(count):
             results = Path(folder, str(index))
-            spec = LaunchSpec(cases, index, plan.backend, str(results), seconds,
-                              plan.threads_per_rank, plan.shared_gpu, multi_rank_gpu=plan.multi_rank_gpu)
+            spec = spec_of(plan, cases, index, seconds, str(results))
             began = time.time()
             result = launcher.launch(spec, index=index, role="head", deadline_seconds=300, environment=environment)
             ended = time.time()

@@ -26,12 +26,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.spread import launches_for
+from perf.spread import launches_for, spec_of
 from regress.catalog import open_shelves
 from regress.measure.ranks import RankPlan, plan_ranks
 from regress.measure.torchrun import TorchrunLauncher
 from regress.outcomes import fold_launch
-from regress.record import Case, LaunchSpec, TimingMode
+from regress.record import Case, TimingMode
 from regress.units import format_seconds, format_size, parse_size
 
 PROGRAMS = {"allreduce": ("all_reduce_perf", "in_place"), "allgather": ("all_gather_perf", "out_of_place")}
@@ -68,8 +68,8 @@ def main() -> None:
     sizes = list(sizes_between(parse_size(arguments.begin, "-b"), parse_size(arguments.end, "-e"), arguments.factor))
     rounds = []
     with launches_for(plan) as (launcher, environment):
+        setting = Setting(plan, launcher, environment, sizes, arguments)
         for index in range(arguments.rounds):
-            setting = Setting(plan, launcher, environment, sizes, arguments)
             order = (ours, theirs) if index % 2 else (theirs, ours)
             made = {measure: measure(setting, index) for measure in order}
             rounds.append((made[theirs], made[ours]))
@@ -113,8 +113,8 @@ def command(plan: RankPlan, flags: list[str], mpiexec: str | None) -> list[str]:
         raise SystemExit("two ranks on one GPU need an mpiexec: --mpiexec PATH")
     parts: list[str] = [mpiexec]
     for rank in range(plan.world_size):
-        sharing = ["-env", "NCCL_MULTI_RANK_GPU_ENABLE", "1"] if plan.multi_rank_gpu else \
-            ["-env", "NCCL_HOSTID", f"comm-regress-{rank}", "-env", "NCCL_SOCKET_IFNAME", "lo"]
+        sharing = [] if plan.multi_rank_gpu else [
+            "-env", "NCCL_HOSTID", f"comm-regress-{rank}", "-env", "NCCL_SOCKET_IFNAME", "lo"]
         parts += [*([":"] if rank else []), "-n", "1", "-env", "NCCL_TESTS_DEVICE", "0", *sharing, *flags]
     return parts
 
@@ -124,8 +124,7 @@ def ours(setting: Setting, index: int) -> Figures:
     plan, shelves = setting.plan, open_shelves()
     cases = tuple(Case(workload, "float32", plan.world_size, "cuda", mode, size)
                   for mode in MODES for workload in PROGRAMS for size in setting.sizes)
-    spec = LaunchSpec(cases, index, "nccl", "", setting.arguments.case_seconds, plan.threads_per_rank, plan.shared_gpu,
-                      multi_rank_gpu=plan.multi_rank_gpu)
+    spec = spec_of(plan, cases, index, setting.arguments.case_seconds)
     result = setting.launcher.launch(spec, index=index, role="head", deadline_seconds=300,
                                      environment=setting.environment)
     launch = fold_launch(result, {case.workload: shelves.metrics_of(case.workload) for case in cases}, 0)

@@ -59,6 +59,12 @@ def cases_of(plan: RankPlan, sizes: list[str]) -> tuple[Case, ...]:
                  for mode in modes for workload in ("allreduce", "allgather") for size in sizes)
 
 
+def spec_of(plan: RankPlan, cases: tuple[Case, ...], seed: int, case_seconds: float, results: str = "") -> LaunchSpec:
+    """What the ranks of that plan are told of one launch, as the gate tells them."""
+    return LaunchSpec(cases, seed, plan.backend, results, case_seconds, plan.threads_per_rank, plan.shared_gpu,
+                      multi_rank_gpu=plan.multi_rank_gpu)
+
+
 @contextmanager
 def launches_for(plan: RankPlan) -> Iterator[tuple[TorchrunLauncher, dict[str, str | None]]]:
     """A launcher, and what its ranks need to share a GPU."""
@@ -78,8 +84,7 @@ def collect(path: Path, plan: RankPlan, cases: tuple[Case, ...], arguments: argp
     index = len(path.read_bytes().splitlines()) if path.exists() else 0
     with launches_for(plan) as (launcher, environment), path.open("ab") as out:
         while index < arguments.launches and time.monotonic() < end:
-            spec = LaunchSpec(cases, index, plan.backend, "", arguments.case_seconds,
-                              plan.threads_per_rank, plan.shared_gpu, multi_rank_gpu=plan.multi_rank_gpu)
+            spec = spec_of(plan, cases, index, arguments.case_seconds)
             result = launcher.launch(spec, index=index, role="head", deadline_seconds=180, environment=environment)
             out.write(to_json(without_samples(fold_launch(result, metrics, 0))) + b"\n")
             out.flush()

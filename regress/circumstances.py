@@ -97,13 +97,12 @@ def tempered(found: Sequence[Diagnosis], added: float) -> list[Diagnosis]:
 
     added: seconds that its steps took longer than untraced ones, through the profiler or what else ran meanwhile.
     """
-    doubted = [replace(one, severity=WARNING, cause=f"{one.cause}; steps of the traced launch took "
-                       f"{format_seconds(added)} longer than untraced ones, so this may be of that launch alone")
-               if one.severity == CRITICAL and COST in one.evidence and added > _seconds(one) / 2 else one
-               for one in found]
-    return sorted(doubted, key=lambda one: SEVERITIES.index(one.severity))
+    return sorted((_tempered(one, added) for one in found), key=lambda one: SEVERITIES.index(one.severity))
 
 
-def _seconds(finding: Diagnosis) -> float:
-    cost = finding.evidence[COST]
-    return cost if isinstance(cost, float) else 0.0
+def _tempered(finding: Diagnosis, added: float) -> Diagnosis:
+    cost = finding.evidence.get(COST)
+    if finding.severity != CRITICAL or not isinstance(cost, float) or added <= cost / 2:
+        return finding
+    return replace(finding, severity=WARNING, cause=f"{finding.cause}; steps of the traced launch took "
+                   f"{format_seconds(added)} longer than untraced ones, so this may be of that launch alone")

@@ -44,14 +44,10 @@ def test_buckets_of_almost_one_size_are_counted_together(tmp_path: Path) -> None
     runs = []
     for name, sizes in (("one", (1 << 20,)), ("two", ((1 << 20) + 8, (1 << 20) + 32))):
         made = Export()
-        for rank, pid in enumerate((10, 11)):
-            made.gpu(rank, rank, pid)
-            for step in range(4):
-                at = 1_000_000 + step * 1_000_000
-                made.nvtx(pid, at - 10_000, at + 900_000, "step")
-                for number, size in enumerate(sizes):
-                    made.all_reduce(pid, at + number * 200_000, at + number * 200_000 + 100_000, size=size,
-                                    device=rank)
+        for rank, pid, begin in made.steps(4, every=1_000_000, length=900_000):
+            for number, size in enumerate(sizes):
+                at = begin + number * 200_000
+                made.all_reduce(pid, at, at + 100_000, size=size, device=rank)
         runs.append(Circumstances(read_traces([made.write(tmp_path / f"{name}.sqlite")])))
     changed = {one.what: (one.before, one.now) for one in difference(runs[1], runs[0]).structure}
     assert changed["AllReduce of 1.0MiB per step"] == (0.0, 2.0)
@@ -61,15 +57,12 @@ def test_buckets_of_almost_one_size_are_counted_together(tmp_path: Path) -> None
 def _stepped(kernels: dict[str, int]) -> Export:
     """Two ranks, four steps of these kernels (µs each) and an all-reduce of 100 µs."""
     made = Export()
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(4):
-            at = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, at - 10_000, at + 9_000_000, "step")
-            for name, microseconds in kernels.items():
-                made.kernel(pid, at, at + microseconds * 1000, name, device=rank)
-                at += microseconds * 1000
-            made.all_reduce(pid, at, at + 100_000, device=rank)
+    for rank, pid, begin in made.steps(4):
+        at = begin
+        for name, microseconds in kernels.items():
+            made.kernel(pid, at, at + microseconds * 1000, name, device=rank)
+            at += microseconds * 1000
+        made.all_reduce(pid, at, at + 100_000, device=rank)
     return made
 
 

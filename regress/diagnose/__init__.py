@@ -34,6 +34,8 @@ COST = "cost_seconds_per_step"
 """The key of evidence that says the same in seconds of a mean step, where the trace has steps."""
 PAGEABLE_BYTES_PER_STEP = 1 << 20
 """From here on a rank's pageable copies are a fault of their own, and waiting for them is part of it."""
+ONE_NUMBER_BYTES = 8
+"""Messages up to this size are single numbers: a loss, a norm, a barrier."""
 _CARRIES = 0.5
 """A cause must cost at least this part of what its consequence costs: a small fault does not explain a big loss."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.diagnose import CRITICAL, SHARE, WARNING, Need, Rule, follows
+from regress.diagnose import CRITICAL, ONE_NUMBER_BYTES, SHARE, WARNING, Need, Rule, follows
 from regress.record import Diagnosis
 from regress.trace.budget import step_budgets
 from regress.trace.names import OPERATIONS
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _ALL_REDUCE, _SCATTER = OPERATIONS.index("AllReduce"), OPERATIONS.index("ReduceScatter")
 _LEAST_BYTES = 1 << 20
-_ONE_NUMBER_BYTES = 8
 _FEW_NUMBERS_BYTES = 1 << 10
 """Some numbers for the log. A bucket may be as small, and be all that tells a sequence's sizes apart."""
 _USUAL = 0.8
@@ -50,7 +49,7 @@ class _Sequence:
         if (self.size_bytes < 0).any():
             return 1
         return max(_repeated(self.size_bytes[self.size_bytes > least].tolist(), steps)
-                   for least in (_ONE_NUMBER_BYTES, _FEW_NUMBERS_BYTES))
+                   for least in (ONE_NUMBER_BYTES, _FEW_NUMBERS_BYTES))
 
 
 def repeats(sizes: list[int]) -> int:
@@ -84,7 +83,7 @@ def _sequences(analysis: Analysis) -> Iterator[_Sequence]:
     for table, length, ranks in tables:
         for operation in _SUGGESTIONS:
             chosen = table.in_steps & (table.operation == operation)
-            chosen &= (table.size_bytes > _ONE_NUMBER_BYTES) | (table.size_bytes < 0)
+            chosen &= (table.size_bytes > ONE_NUMBER_BYTES) | (table.size_bytes < 0)
             size = table.size_bytes[chosen]
             # NCCL counts the part that a reduce-scatter leaves on one rank.
             whole = np.where(size > 0, size * ranks, size) if operation == _SCATTER else size

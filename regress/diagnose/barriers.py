@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regress.diagnose import CRITICAL, INFO, SHARE, WARNING, Need, Rule
+from regress.diagnose import CRITICAL, INFO, ONE_NUMBER_BYTES, SHARE, WARNING, Need, Rule
 from regress.record import Diagnosis
 from regress.trace.intervals import intersection, union
 from regress.trace.late import late_rank
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from regress.trace.analysis import Analysis
 
 _BARRIER = OPERATIONS.index("Barrier")
-_ONE_NUMBER_BYTES = 8
 _LEAST_PER_STEP = 0.5
 _COSTLY, _NOTED = 0.05, 0.005
 
@@ -53,8 +52,8 @@ def _held(analysis: Analysis, number: int, late: int | None) -> _Held | None:
     lane = analysis.lanes[number]
     table, steps = lane.collectives, lane.window.steps
     named = table.in_steps & (table.operation == _BARRIER)
-    tiny = named | (table.in_steps & (table.size_bytes > 0) & (table.size_bytes <= _ONE_NUMBER_BYTES))
-    span = lane.window.host.total if lane.on_host else lane.in_window.span_ns
+    tiny = named | (table.in_steps & (table.size_bytes > 0) & (table.size_bytes <= ONE_NUMBER_BYTES))
+    span = lane.span_ns
     count = int(np.count_nonzero(tiny))
     if not steps or not span or count < _LEAST_PER_STEP * steps:
         return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from regress.diagnose import INFO, WARNING, Rule
+from regress.diagnose import INFO, ONE_NUMBER_BYTES, WARNING, Rule
 from regress.record import Diagnosis
 from regress.trace.messages import message_sizes
 from regress.units import format_seconds, format_size
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _ENOUGH_ITERATIONS = 100
 _FEWEST = 5
-_ONE_NUMBER_BYTES = 8
-"""Messages up to this size are barriers between measurements."""
 _COMPUTES = 0.20
 _FIRST_SHARE, _COLD_TIMES, _COLD_OF_WINDOW = 0.10, 10.0, 0.02
 _PROFILER = 0.01
@@ -27,7 +25,7 @@ _PROFILER = 0.01
 def _few_iterations(analysis: Analysis) -> Iterator[Diagnosis]:
     """Only where there is little but communication: a trace of training explains, a benchmark's gives figures."""
     rows = [row for row in message_sizes(analysis) if row.count >= _FEWEST
-            and (row.size_bytes is None or row.size_bytes > _ONE_NUMBER_BYTES)]
+            and (row.size_bytes is None or row.size_bytes > ONE_NUMBER_BYTES)]
     computes = any(lane.in_window.compute_ns > _COMPUTES * lane.in_window.span_ns for lane in analysis.device_lanes)
     if analysis.steps is not None or computes or not rows:
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from regress.diagnose import CRITICAL, SHARE, Need, Rule, follows
+from regress.diagnose import CRITICAL, ONE_NUMBER_BYTES, SHARE, Need, Rule, follows
 from regress.metrics.structure import COLLECTIVES
 from regress.record import Diagnosis
 from regress.trace.budget import exposed_shares, step_budgets
@@ -27,7 +27,6 @@ BUCKET_BYTES = 25 << 20
 _TIMES_NEEDED = 3.0
 _LEAST_PER_STEP = 8
 _LEAST_EXPOSED = 0.05
-_ONE_NUMBER_BYTES = 8
 _ALONE = 0.9
 _FORWARD = 0.25
 """Forward is no less of what a step computes: backward takes twice as long, and may compute forward once more."""
@@ -72,7 +71,7 @@ def _activations(analysis: Analysis) -> NDArray[np.uint64]:
     found: dict[int, bool] = {}
     for lane in analysis.lanes:
         table = lane.collectives
-        reduces = table.in_steps & np.isin(table.operation, _REDUCES) & (table.size_bytes > _ONE_NUMBER_BYTES)
+        reduces = table.in_steps & np.isin(table.operation, _REDUCES) & (table.size_bytes > ONE_NUMBER_BYTES)
         for communicator in np.unique(table.communicator[reduces]).tolist():
             mine = reduces & (table.communicator == communicator)
             found[communicator] = found.get(communicator, True) and _between_layers(lane, mine)
@@ -101,7 +100,7 @@ def _reductions(analysis: Analysis, lane: Lane, activations: NDArray[np.uint64])
     chosen = table.in_steps & np.isin(table.operation, _REDUCES) & ~np.isin(table.communicator, activations)
     if not steps or (table.size_bytes[chosen] < 0).any():
         return None
-    chosen &= table.size_bytes > _ONE_NUMBER_BYTES
+    chosen &= table.size_bytes > ONE_NUMBER_BYTES
     scatters = table.operation[chosen] == _SCATTERS
     # NCCL counts the part that a reduce-scatter leaves on one rank; what is reduced is that of all ranks.
     size = table.size_bytes[chosen] * np.where(scatters, _members(analysis, lane)[chosen], 1)
@@ -130,7 +129,7 @@ def _sizes(analysis: Analysis) -> list[MessageSize]:
     groups = tuple(group for group in analysis.matching.groups if group.communicator not in activations)
     gradients = replace(analysis, matching=replace(analysis.matching, groups=groups))
     return [row for row in message_sizes(gradients)
-            if row.operation in names and row.size_bytes and row.size_bytes > _ONE_NUMBER_BYTES]
+            if row.operation in names and row.size_bytes and row.size_bytes > ONE_NUMBER_BYTES]
 
 
 def _cost(analysis: Analysis, saved: float) -> float:

@@ -94,8 +94,10 @@ class Baseline:
         """
         found: dict[str, tuple[bool, RunValues]] = {}
         for run in self.runs[self._restart(case_id):]:
+            if not (self.chosen or _sound(run, case_id)):
+                continue
             values = _values(run, case_id, metric)
-            if not values.launches or not (self.chosen or _sound(run, case_id)):
+            if not values.launches:
                 continue
             alone = self.reruns or run.commit.sha is None or run.commit.dirty
             key, accepted = run.run_id if alone else run.commit.sha or "", _accepts(run, case_id)

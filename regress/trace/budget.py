@@ -13,6 +13,7 @@ A CPU backend shows its collectives only: host and idle are then 0, and compute 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,6 +46,7 @@ class StepBudget:
         return self.compute + self.transfer + self.waiting + self.host + self.idle
 
 
+@lru_cache(maxsize=2)  # every rule asks, of this run and of the one before
 def step_budgets(analysis: Analysis) -> tuple[StepBudget, ...]:
     """The budget of each rank, in order of rank; empty where the trace has no steps."""
     return tuple(_budget(analysis, number, lane) for number, lane in enumerate(analysis.lanes) if lane.window.steps)
@@ -54,7 +56,7 @@ def _budget(analysis: Analysis, number: int, lane: Lane) -> StepBudget:
     steps = lane.window.steps
     waited = exposed_waiting(analysis, number)
     alone = lane.exposed.total
-    whole = lane.window.host.total if lane.on_host else lane.in_window.span_ns
+    whole = lane.span_ns
     host = 0 if lane.on_host else lane.gaps.late_ns
     idle = 0 if lane.on_host else whole - lane.in_window.busy_ns - host
     compute = whole - alone - host - idle
@@ -82,6 +84,6 @@ def exposed_waiting(analysis: Analysis, number: int) -> dict[int, int]:
 
 def exposed_shares(analysis: Analysis) -> dict[int, float]:
     """For each rank the part of its window in which communication runs alone (a CPU backend: in which any runs)."""
-    spans = {lane.rank or 0: (lane.window.host.total if lane.on_host else lane.in_window.span_ns, lane.exposed.total)
+    spans = {lane.rank or 0: (lane.span_ns, lane.exposed.total)
              for lane in analysis.lanes}
     return {rank: alone / span for rank, (span, alone) in spans.items() if span}

@@ -193,3 +193,8 @@ class Lane:
     def on_host(self) -> bool:
         """Whether this is a process of a CPU backend, with no device to measure."""
         return self.device < 0
+
+    @property
+    def span_ns(self) -> int:
+        """What shares of its time are taken of: the window on its device, the step ranges of a CPU backend."""
+        return self.window.host.total if self.on_host else self.in_window.span_ns

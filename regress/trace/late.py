@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -50,6 +51,7 @@ class Late:
         return "constant" if self.late_steps >= _CONSTANT * self.steps and self.steps > 1 else "mostly"
 
 
+@lru_cache(maxsize=2)
 def late_rank(analysis: Analysis) -> Late | None:
     """The rank that others wait for; None where they wait in turn, or too little to tell."""
     blamed = waiting_for(analysis)

@@ -71,14 +71,11 @@ def test_the_runs_own_word_on_where_its_traces_are_is_taken(tmp_path: Path) -> N
 def test_what_the_traced_launch_may_have_alone_is_not_critical(tmp_path: Path, added: float, severity: str) -> None:
     """Rank 1 comes 6 ms late to the only collective of each step."""
     made = Export()
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
+    for pid in (10, 11):
         made.nvtx(pid, 900_000, 400_000_000, f"case:{STEP.id}")
-        for step in range(30):
-            at = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, at - 10_000, at + 9_000_000, "step")
-            made.kernel(pid, at, at + 1_000_000, device=rank)
-            made.all_reduce(pid, at + (7_000_000 if rank else 1_000_000), at + 7_100_000, device=rank)
+    for rank, pid, at in made.steps(30):
+        made.kernel(pid, at, at + 1_000_000, device=rank)
+        made.all_reduce(pid, at + (7_000_000 if rank else 1_000_000), at + 7_100_000, device=rank)
     now = read_traces([made.write(tmp_path / "trace.sqlite")], within=f"case:{STEP.id}")
     found = findings(STEP, known(now, NcclLog(), (), Beside()), None, added)
     straggler = next(one for one in found if one.rule == "straggler")

@@ -20,37 +20,25 @@ def _found(made: Export, folder: Path) -> Diagnosis | None:
 
 def _slow_rank(made: Export) -> None:
     """Rank 1 computes three times as long in each step."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            made.kernel(pid, begin, begin + (1 + 2 * rank) * 1_000_000, device=rank)
-            made.all_reduce(pid, begin + (1 + 2 * rank) * 1_000_000 + 10_000, begin + 4_000_000, device=rank)
+    for rank, pid, begin in made.steps(25):
+        made.kernel(pid, begin, begin + (1 + 2 * rank) * 1_000_000, device=rank)
+        made.all_reduce(pid, begin + (1 + 2 * rank) * 1_000_000 + 10_000, begin + 4_000_000, device=rank)
 
 
 def _stalled_rank(made: Export) -> None:
     """Rank 1's host sleeps 3 ms before it launches the collective."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            made.kernel(pid, begin, begin + 1_000_000, device=rank)
-            made.all_reduce(pid, begin + 1_010_000 + rank * 3_000_000, begin + 4_200_000, device=rank)
+    for rank, pid, begin in made.steps(25):
+        made.kernel(pid, begin, begin + 1_000_000, device=rank)
+        made.all_reduce(pid, begin + 1_010_000 + rank * 3_000_000, begin + 4_200_000, device=rank)
 
 
 def _late_loader(made: Export) -> None:
     """Both ranks' hosts launch kernels of 30 µs 20 µs apart; rank 1's waits 4 ms for its data before each step."""
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(25):
-            begin = 1_000_000 + step * 10_000_000
-            made.nvtx(pid, begin - 10_000, begin + 9_000_000, "step")
-            for k in range(40):
-                at = begin + rank * 4_000_000 + k * 50_000
-                made.kernel(pid, at + 20_000, at + 50_000, device=rank, launch=at + 10_000)
-            made.all_reduce(pid, begin + rank * 4_000_000 + 2_000_000, begin + 6_200_000, device=rank)
+    for rank, pid, begin in made.steps(25):
+        for k in range(40):
+            at = begin + rank * 4_000_000 + k * 50_000
+            made.kernel(pid, at + 20_000, at + 50_000, device=rank, launch=at + 10_000)
+        made.all_reduce(pid, begin + rank * 4_000_000 + 2_000_000, begin + 6_200_000, device=rank)
 
 
 @pytest.mark.parametrize(("make", "cause"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,17 @@ class Export:
     def row(self, table: str, columns: str, *values: object) -> None:
         """One row of any table."""
         self.tables.setdefault(table, (columns, []))[1].append(values)
+
+    def steps(self, count: int, every: int = 10_000_000, length: int = 9_000_000, pids: Sequence[int] = (10, 11)
+              ) -> Iterator[tuple[int, int, int]]:
+        """Ranks on a GPU each, in turn, and their steps: rank, pid and begin of each, its range made from 10 µs before.
+        """
+        for rank, pid in enumerate(pids):
+            self.gpu(rank, rank, pid)
+            for step in range(count):
+                begin = 1_000_000 + step * every
+                self.nvtx(pid, begin - 10_000, begin + length, "step")
+                yield rank, pid, begin
 
     def call(self, pid: int, start: int, end: int, name: str, correlation: int = 0, *, thread: int = 7) -> None:
         """One runtime call."""

@@ -70,13 +70,9 @@ def test_the_straggler_pair_says_whom_they_wait_for() -> None:
 def _waiting_pair(late_ns: int) -> Export:
     """Two ranks, five steps of 100 µs compute and a 200 µs all-reduce; rank 1 comes late."""
     made = Export()
-    for rank, pid in enumerate((10, 11)):
-        made.gpu(rank, rank, pid)
-        for step in range(5):
-            begin = 1_000_000 + step * 5_000_000
-            made.nvtx(pid, begin - 10_000, begin + 4_000_000, "step")
-            made.kernel(pid, begin, begin + 100_000, device=rank)
-            made.all_reduce(pid, begin + 110_000 + rank * late_ns, begin + 310_000 + late_ns, device=rank)
+    for rank, pid, begin in made.steps(5, every=5_000_000, length=4_000_000):
+        made.kernel(pid, begin, begin + 100_000, device=rank)
+        made.all_reduce(pid, begin + 110_000 + rank * late_ns, begin + 310_000 + late_ns, device=rank)
     return made
 
 
